@@ -65,11 +65,12 @@ class ClassicProtocolHandler:
         is_static = request.instance_id is not None
         if not request.member_id and not is_static and request.requires_known_member_id:
             return JoinResponse(error=ErrorCode.member_id_required, member_id=member_id)
-        replaced = None if request.instance_id is None else self._members.of_instance(request.instance_id)
-        previous = self._find_or_create(request, member_id)
+        former = None if request.instance_id is None else self._members.of_instance(request.instance_id)
+        previous, replaced = self._find_or_create(request, member_id)
         member = machine.admit(
             previous.joined(request, subscription),
             previous=previous,
+            replaced=replaced,
             owned=self._owned_partitions(subscription),
             topics=topics,
         )
@@ -78,7 +79,7 @@ class ClassicProtocolHandler:
         machine.set_timeout(
             MemberTimeout.SYNC, member, member.rebalance_timeout_ms, "it did not send SyncGroup in time"
         )
-        if replaced is not None and not replaced.is_classic and machine.may_downgrade(list(self._members)):
+        if former is not None and not former.is_classic and machine.may_downgrade(list(self._members)):
             machine.downgrade = Downgrade.MEMBER_REPLACED
         return JoinResponse(
             generation=member.epoch,
@@ -159,16 +160,18 @@ class ClassicProtocolHandler:
             )
         return subscription
 
-    def _find_or_create(self, request: JoinRequest, member_id: str) -> ConsumerMember:
-        """Return the member that joins. A static member replaces the member with its instance id."""
+    def _find_or_create(
+        self, request: JoinRequest, member_id: str
+    ) -> tuple[ConsumerMember, ConsumerMember | None]:
+        """Return the member that joins, and the static member whose place it takes."""
         if request.instance_id is None:
-            return self._members.get(member_id) or self._machine.new_member(member_id)
+            return self._members.get(member_id) or self._machine.new_member(member_id), None
         if request.member_id:
-            return self._members.require_instance(request.instance_id, member_id)
+            return self._members.require_instance(request.instance_id, member_id), None
         static = self._members.of_instance(request.instance_id)
         if static is None:
-            return self._machine.new_member(member_id)
-        return self._machine.replace_static_member(static, member_id)
+            return self._machine.new_member(member_id), None
+        return static.rejoined_as(member_id), static
 
     def _require_classic(
         self, member_id: str, instance_id: str | None

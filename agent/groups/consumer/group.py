@@ -179,9 +179,13 @@ class ConsumerGroup:
         if request.is_leaving:
             return self._leave(request)
         self._machine.require_capacity(request.member_id)
-        previous = self._find_or_create(request)
+        previous, replaced = self._find_or_create(request)
         member = self._machine.admit(
-            previous.updated(request), previous=previous, owned=request.owned, topics=topics
+            previous.updated(request),
+            previous=previous,
+            replaced=replaced,
+            owned=request.owned,
+            topics=topics,
         )
         self._machine.extend_session(member)
         return HeartbeatResponse(
@@ -207,23 +211,28 @@ class ConsumerGroup:
             unconfirmed.add(member.member_id)
         return request.is_full or member.assigned != previous.assigned or member.member_id in unconfirmed
 
-    def _find_or_create(self, request: ConsumerHeartbeat) -> ConsumerMember:
-        """Return the member that sends this heartbeat; raise GroupError if its epoch is wrong."""
+    def _find_or_create(self, request: ConsumerHeartbeat) -> tuple[ConsumerMember, ConsumerMember | None]:
+        """Return the member that sends this heartbeat, and the static member whose place it takes.
+
+        Raises GroupError if its epoch is wrong.
+        """
         if request.instance_id is not None:
             return self._find_or_create_static(request, request.instance_id)
         member = self._members.get(request.member_id)
         if member is None and request.member_epoch != JOIN_EPOCH:
             raise self._machine.unknown_member(request.member_id)
         if member is None:
-            return self._machine.new_member(request.member_id or self._machine.new_member_id())
+            return self._machine.new_member(request.member_id or self._machine.new_member_id()), None
         _check_member_epoch(member, request.member_epoch, request.owned)
-        return member
+        return member, None
 
-    def _find_or_create_static(self, request: ConsumerHeartbeat, instance_id: str) -> ConsumerMember:
+    def _find_or_create_static(
+        self, request: ConsumerHeartbeat, instance_id: str
+    ) -> tuple[ConsumerMember, ConsumerMember | None]:
         if request.member_epoch != JOIN_EPOCH:
             member = self._members.require_instance(instance_id, request.member_id)
             _check_member_epoch(member, request.member_epoch, request.owned)
-            return member
+            return member, None
         existing = self._members.of_instance(instance_id)
         if existing is not None and not existing.has_left_temporarily and not existing.is_classic:
             raise GroupError(
@@ -233,8 +242,8 @@ class ConsumerGroup:
             )
         member_id = request.member_id or self._machine.new_member_id()
         if existing is None:
-            return self._members.get(member_id) or self._machine.new_member(member_id)
-        return self._machine.replace_static_member(existing, member_id)
+            return self._members.get(member_id) or self._machine.new_member(member_id), None
+        return existing.rejoined_as(member_id), existing
 
     def _leave(self, request: ConsumerHeartbeat) -> HeartbeatResponse:
         if request.instance_id is None:

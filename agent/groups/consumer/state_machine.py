@@ -175,17 +175,21 @@ class ConsumerStateMachine:
         member: ConsumerMember,
         *,
         previous: ConsumerMember,
+        replaced: ConsumerMember | None = None,
         owned: Assignment | None,
         topics: TopicView,
     ) -> ConsumerMember:
         """Add or update a member and reconcile it; return the member after its next step.
 
-        `previous` is the member before the request. `owned` are the partitions that the request lists.
+        `previous` is the member before the request, and `replaced` the static member whose place it takes.
+        `owned` are the partitions that the request lists. A GroupError leaves the group as it was.
         """
         # The first member starts epoch 1 even if it subscribes to no topic, because 0 means joining.
         changed = self.group_epoch == 0 or _subscription(member, topics) != _subscription(previous, topics)
         if changed:
-            self._require_manageable(member, topics)
+            self._require_manageable(member, replaced, topics)
+        if replaced is not None:
+            self._replace_static_member(replaced, member.member_id)
         self.put(member)
         self._apply_topics(topics, subscriptions_changed=changed)
         if self.group_epoch > self.assignment_epoch:
@@ -202,9 +206,12 @@ class ConsumerStateMachine:
             self._update_revocation_timeout(reconciled)
         return reconciled
 
-    def _require_manageable(self, member: ConsumerMember, topics: TopicView) -> None:
+    def _require_manageable(
+        self, member: ConsumerMember, replaced: ConsumerMember | None, topics: TopicView
+    ) -> None:
         """Raise GROUP_MAX_SIZE_REACHED if an assignment to all members would take the event loop too long."""
-        others = [each for each in self.members if each.member_id != member.member_id]
+        own = {member.member_id} if replaced is None else {member.member_id, replaced.member_id}
+        others = [each for each in self.members if each.member_id not in own]
         pairs = sum([_subscription_size(each, topics) for each in (member, *others)])
         if pairs > MAX_SUBSCRIPTIONS or len({each.regex for each in (member, *others)}) > MAX_PATTERNS:
             raise GroupError(
@@ -222,14 +229,12 @@ class ConsumerStateMachine:
             self._record_ownership(member)
             self.version += 1
 
-    def replace_static_member(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
+    def _replace_static_member(self, old: ConsumerMember, member_id: str) -> None:
         """Replace a static member by its restarted self, which keeps assignment and target."""
-        member = old.rejoined_as(member_id)
         self._remove(old.member_id)
         if old.member_id in self._targets:
             self._targets[member_id] = self._targets.pop(old.member_id)
-        self.put(member)
-        return member
+        self.put(old.rejoined_as(member_id))
 
     def fence(self, member_id: str, reason: str) -> None:
         """Remove a member. Its partitions are assigned with the next heartbeats of the other members."""

@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from agent.group_settings import GroupSettings
-from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, ConsumerGroupState, ConsumerHeartbeat
+from agent.groups.consumer.messages import (
+    EMPTY_ASSIGNMENT,
+    LEAVE_STATIC_EPOCH,
+    ConsumerGroupState,
+    ConsumerHeartbeat,
+)
+from agent.groups.consumer.state_machine import MAX_PATTERNS
 from agent.groups.consumer.validation import check_heartbeat
 from agent.groups.errors import ErrorCode, GroupError
 from tests.agent.groups.consumer_harness import ConsumerClient, ConsumerHarness, partitions, topic_view
@@ -442,3 +448,19 @@ def test_a_member_that_changes_its_instance_id_gives_the_earlier_one_up() -> Non
     client.heartbeat()
     harness.join_client(instance_id="first")
     assert harness.group.member_count == 2
+
+
+def test_a_static_member_whose_restart_is_refused_may_still_join_again() -> None:
+    """It joins without its new pattern, which is one too many."""
+    harness = ConsumerHarness()
+    for number in range(MAX_PATTERNS - 1):
+        harness.join_client(regex=f"pattern{number}")
+    harness.join_client()
+    static = harness.join_client(instance_id="i")
+    static.leave(LEAVE_STATIC_EPOCH)
+    restarted = harness.new_client(instance_id="i", regex="another")
+    assert restarted.heartbeat_error() is ErrorCode.group_max_size_reached
+    restarted.regex = None
+    restarted.heartbeat()
+    harness.advance(60)
+    assert harness.group.is_empty
