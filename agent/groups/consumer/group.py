@@ -235,6 +235,9 @@ class ConsumerGroup:
             return member, None
         existing = self._members.of_instance(instance_id)
         if existing is not None and not existing.has_left_temporarily and not existing.is_classic:
+            # Kafka refuses this member, too. Here, a join may be stored although its response is an error.
+            if existing.member_id == request.member_id:
+                return existing, None
             raise GroupError(
                 ErrorCode.unreleased_instance_id,
                 f"Static member {request.member_id} with instance id {instance_id} cannot join the group"
