@@ -10,6 +10,7 @@ Two rules explain most of this module:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
@@ -151,21 +152,16 @@ class JoinHandler:
                 member.complete_join(JoinResponse(error=error))
                 if self._members.check(new_id, member.instance_id) is ErrorCode.none:
                     machine.replace_static_member(member, old)
-            elif request.supports_skipping_assignment:
-                member.complete_join(machine.join_response(new_id, skip_assignment=True))
+                return
+            if request.supports_skipping_assignment:
+                response = machine.join_response(new_id, skip_assignment=True)
             else:
                 # A client that finds itself the leader would assign again. Name its old member id instead.
                 response = machine.join_response(new_id, with_members=False)
-                leader = old.member_id if response.leader == new_id else response.leader
-                member.complete_join(
-                    JoinResponse(
-                        generation=response.generation,
-                        protocol_type=response.protocol_type,
-                        protocol=response.protocol,
-                        leader=leader,
-                        member_id=new_id,
-                    )
-                )
+                if response.leader == new_id:
+                    response = replace(response, leader=old.member_id)
+            if member.complete_join(response):
+                machine.extend_session(member)  # it may have ended during the write
 
         machine.save(machine.snapshot({each.member_id: each.assignment for each in self._members}), on_stored)
 

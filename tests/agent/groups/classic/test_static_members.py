@@ -143,3 +143,19 @@ def test_second_member_of_an_instance_fences_the_first(harness: ClassicHarness) 
     assert first.error is ErrorCode.fenced_instance_id
     harness.advance(6.1)
     assert second.join_response.generation == 1
+
+
+def test_a_static_member_that_dies_while_its_restart_is_stored_is_removed(harness: ClassicHarness) -> None:
+    """The write takes longer than its session."""
+    ids = static_group(harness, "a", "b")
+    harness.delay_saves = True
+    rejoined = harness.join(instance_id="b")
+    for _ in range(3):
+        harness.advance(4)
+        harness.heartbeat(ids[0], instance_id="a")
+    harness.pending_saves.pop()(ErrorCode.none)
+    assert rejoined.error is ErrorCode.none
+    for _ in range(3):
+        harness.advance(4)
+        harness.heartbeat(ids[0], instance_id="a")
+    assert harness.group.member_count == 1
