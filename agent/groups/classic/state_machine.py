@@ -93,6 +93,7 @@ class ClassicStateMachine:
         # Members of this generation that have not sent SyncGroup yet.
         self._pending_syncs: set[str] = set()
         self._new_member_added = False
+        self._assigned_generation = -1  # the last generation whose leader has sent its assignments
         for member in initial.members:
             self.members.add(ClassicMember.from_snapshot(member))
         if initial.leader is not None and initial.leader in self.members:
@@ -276,9 +277,13 @@ class ClassicStateMachine:
     def assign(self, assignments: Mapping[str, bytes]) -> None:
         """Store the leader's assignments, then send them to the members.
 
-        A member that the leader left out receives an empty assignment.
+        A member that the leader left out receives an empty assignment. The first assignments of a generation
+        count: a leader that repeats its request while they are stored gets its part of them.
         """
         generation = self.generation
+        if self._assigned_generation == generation:
+            return
+        self._assigned_generation = generation
 
         def on_stored(error: ErrorCode) -> None:
             if self.state is not ClassicGroupState.COMPLETING_REBALANCE or self.generation != generation:

@@ -356,3 +356,33 @@ def test_session_timeout_starts_when_the_sync_response_is_sent(harness: ClassicH
     harness.advance(1.1)
     assert harness.heartbeat(ids[0]) is ErrorCode.rebalance_in_progress
     assert harness.heartbeat(ids[1]) is ErrorCode.unknown_member_id
+
+
+def test_a_leader_that_repeats_its_assignment_while_it_is_stored_does_not_replace_it(
+    harness: ClassicHarness,
+) -> None:
+    """The next coordinator would otherwise have another assignment than the members."""
+    ids = harness.make_stable(2)
+    harness.delay_saves = True
+    calls = [harness.join(each, protocols=(RANGE, ROUND_ROBIN)) for each in ids]
+    assert [call.error for call in calls] == [ErrorCode.none] * 2
+    first = harness.sync(ids[0], assignments={ids[0]: b"x", ids[1]: b"y"})
+    repeated = harness.sync(ids[0], assignments={ids[0]: b"y", ids[1]: b"x"})
+    while harness.pending_saves:
+        harness.pending_saves.pop(0)(ErrorCode.none)
+    assert first.error is ErrorCode.rebalance_in_progress
+    assert repeated.sync_response.assignment == b"x"
+    assert harness.sync(ids[1]).sync_response.assignment == b"y"
+    stored = {member.member_id: member.assignment for member in harness.snapshots[-1].members}
+    assert stored == {ids[0]: b"x", ids[1]: b"y"}
+
+
+def test_a_leader_may_assign_again_after_its_assignment_could_not_be_stored(harness: ClassicHarness) -> None:
+    ids = harness.make_stable(1)
+    harness.delay_saves = True
+    for error in (ErrorCode.coordinator_not_available, ErrorCode.none):
+        harness.join(ids[0])
+        synced = harness.sync(ids[0], assignments={ids[0]: b"x"})
+        harness.pending_saves.pop()(error)
+        assert synced.error is error
+    assert harness.group.state is ClassicGroupState.STABLE
