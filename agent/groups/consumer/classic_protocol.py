@@ -79,7 +79,7 @@ class ClassicProtocolHandler:
         machine.set_timeout(
             MemberTimeout.SYNC, member, member.rebalance_timeout_ms, "it did not send SyncGroup in time"
         )
-        if former is not None and not former.is_classic and machine.may_downgrade(list(self._members)):
+        if former is not None and not former.is_classic and machine.may_downgrade():
             machine.downgrade = Downgrade.MEMBER_REPLACED
         return JoinResponse(
             generation=member.epoch,
@@ -129,7 +129,9 @@ class ClassicProtocolHandler:
 
     def leave(self, leaving: Sequence[LeavingMember]) -> list[ErrorCode]:
         """Remove members of either protocol, as administrators may; return an error code for each."""
-        return [self._remove(each) for each in leaving]
+        errors = [self._remove(each) for each in leaving]
+        self._machine.end_removals()
+        return errors
 
     def _remove(self, leaving: LeavingMember) -> ErrorCode:
         try:

@@ -135,6 +135,7 @@ class ConsumerGroup:
     def expire(self) -> None:
         """Fence the members whose timeouts have ended."""
         self._machine.deadlines.expire()
+        self._machine.end_removals()
 
     def postpone_deadlines(self, seconds: float) -> None:
         """Give all members more time, because the coordinator could not do its part."""
@@ -260,6 +261,7 @@ class ConsumerGroup:
             self._machine.put(member.left_temporarily())
         else:
             self._machine.fence(member.member_id, "it left")
+            self._machine.end_removals()
         return HeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
 
     # Offsets and administration

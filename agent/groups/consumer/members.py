@@ -24,6 +24,7 @@ class ConsumerMembers:
         self._members: dict[str, ConsumerMember] = {}
         self._instances: dict[str, str] = {}
         self._owners: dict[PartitionId, str] = {}
+        self._classic_count = 0
         self.memory_bytes = 0
 
     def __iter__(self) -> Iterator[ConsumerMember]:
@@ -68,6 +69,7 @@ class ConsumerMembers:
         previous = self._members.get(member.member_id)
         if previous is not None and previous.instance_id != member.instance_id:
             self._forget_instance(previous)
+        self._classic_count += member.is_classic
         self.memory_bytes += member.memory_bytes
         self._members[member.member_id] = member
         if member.instance_id is not None:
@@ -89,6 +91,7 @@ class ConsumerMembers:
     def _disown(self, member_id: str) -> None:
         member = self._members.get(member_id)
         if member is not None:
+            self._classic_count -= member.is_classic
             self.memory_bytes -= member.memory_bytes
             for partition in member.owned:
                 del self._owners[partition]
@@ -96,6 +99,11 @@ class ConsumerMembers:
     def is_free(self, partition: PartitionId) -> bool:
         """Return True if no member owns the partition."""
         return partition not in self._owners
+
+    @property
+    def are_classic(self) -> bool:
+        """Return True if all members use the classic protocol."""
+        return self._classic_count == len(self._members)
 
     @property
     def assignor(self) -> str:

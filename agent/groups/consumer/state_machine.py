@@ -27,7 +27,6 @@ from agent.groups.metrics import GroupCounters
 from catalog.config.values import GroupConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
     from uuid import UUID
 
     from agent.group_settings import GroupSettings
@@ -109,6 +108,7 @@ class ConsumerStateMachine:
         self._owned_since: dict[str, dict[PartitionId, int]] = {}
         self._view: TopicView | None = None
         self._matches: dict[str, frozenset[str]] = {}  # by member: what its pattern selects
+        self._has_removals = False
         for member in initial.members:
             self.members.put(member)
             self._record_ownership(member)
@@ -237,14 +237,17 @@ class ConsumerStateMachine:
         self.put(old.rejoined_as(member_id))
 
     def fence(self, member_id: str, reason: str) -> None:
-        """Remove a member. Its partitions are assigned with the next heartbeats of the other members."""
+        """Remove a member. Its partitions are assigned with the next heartbeats of the other members.
+
+        Call `end_removals` after the last of several removals.
+        """
         _log.info(
             "a member is removed from a consumer group", group=self.group_id, member=member_id, reason=reason
         )
-        others = [member for member in self.members if member.member_id != member_id]
-        if not self.members[member_id].is_classic and self.may_downgrade(others):
-            self.downgrade = Downgrade.MEMBER_LEFT
+        was_classic = self.members[member_id].is_classic
         self._remove(member_id)
+        if not was_classic and self.may_downgrade():
+            self.downgrade = Downgrade.MEMBER_LEFT
         self._targets.pop(member_id, None)
         if not self.members:
             self.downgrade = None  # the classic members were removed at the same time
@@ -254,15 +257,20 @@ class ConsumerStateMachine:
         if not self.members:
             self.state_ms = self._clock.now_ms()
             self.subscribed_topics, self.topics, self._matches = frozenset(), {}, {}
-        elif self._view is not None:
-            self._update_subscriptions(self._view)
+        self._has_removals = True
 
-    def may_downgrade(self, members: Collection[ConsumerMember]) -> bool:
-        """Return True if a group of these members is to be converted to a classic group."""
+    def end_removals(self) -> None:
+        """Update what follows from all members; once, because thousands of sessions may end together."""
+        if self._has_removals and self.members and self._view is not None:
+            self._update_subscriptions(self._view)
+        self._has_removals = False
+
+    def may_downgrade(self) -> bool:
+        """Return True if the group is to be converted to a classic group."""
         return (
             self.settings.group_consumer_migration_policy.allows_downgrade
-            and 0 < len(members) <= self.settings.group_max_size
-            and all(member.is_classic for member in members)
+            and 0 < len(self.members) <= self.settings.group_max_size
+            and self.members.are_classic
         )
 
     def _remove(self, member_id: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from agent.group_settings import GroupSettings
+from agent.groups.consumer.members import ConsumerMembers
 from agent.groups.consumer.messages import (
     EMPTY_ASSIGNMENT,
     LEAVE_STATIC_EPOCH,
@@ -17,6 +19,9 @@ from agent.groups.consumer.state_machine import MAX_PATTERNS
 from agent.groups.consumer.validation import check_heartbeat
 from agent.groups.errors import ErrorCode, GroupError
 from tests.agent.groups.consumer_harness import ConsumerClient, ConsumerHarness, partitions, topic_view
+
+if TYPE_CHECKING:
+    from agent.groups.consumer.topics import TopicView
 
 JOIN = ConsumerHeartbeat(
     member_id="m",
@@ -464,3 +469,26 @@ def test_a_static_member_whose_restart_is_refused_may_still_join_again() -> None
     restarted.heartbeat()
     harness.advance(60)
     assert harness.group.is_empty
+
+
+def test_sessions_that_end_together_cost_one_look_at_all_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one look for each, 10,000 members that die would block the event loop for seconds."""
+    harness = ConsumerHarness(topics=topic_view(granite=4, basalt=4))
+    for _ in range(20):
+        harness.join_client("basalt")
+    harness.clock.advance(30)
+    survivor = harness.join_client("granite")
+    looks: list[int] = []
+    subscribed_topics = ConsumerMembers.subscribed_topics
+
+    def looked(members: ConsumerMembers, topics: TopicView) -> frozenset[str]:
+        looks.append(len(members))
+        return subscribed_topics(members, topics)
+
+    monkeypatch.setattr(ConsumerMembers, "subscribed_topics", looked)
+    harness.clock.advance(20)
+    harness.group.expire()
+    assert looks == [1]
+    assert not harness.group.is_subscribed("basalt")
+    survivor.heartbeat()
+    assert survivor.owned == partitions("granite", 0, 1, 2, 3)
