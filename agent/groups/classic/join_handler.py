@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agent.groups.classic.state_machine import ClassicStateMachine
     from core.ids import Ids
 
-_MAX_PROTOCOLS = 64  # the votes for the protocols of all members are counted at each join
+_MAX_PROTOCOLS = 64  # the votes for the protocols of all members are counted in each rebalance
 
 
 class JoinHandler:
@@ -68,7 +68,8 @@ class JoinHandler:
         match self._machine.state:
             case ClassicGroupState.PREPARING_REBALANCE:
                 has_joined = member_id in self._members and self._members[member_id].is_awaiting_join
-                return has_joined or self._members.joined_count < max_size
+                has_space = len(self._members) < max_size  # or those that have joined must be counted
+                return has_joined or has_space or self._members.joined_count < max_size
             case ClassicGroupState.COMPLETING_REBALANCE | ClassicGroupState.STABLE:
                 return member_id in self._members or len(self._members) < max_size
             case _:
@@ -82,7 +83,7 @@ class JoinHandler:
             return bool(request.protocol_type) and bool(names)
         if request.protocol_type != self._machine.protocol_type or not names:
             return False
-        return not self._members or bool(names & self._members.common_protocols())
+        return not self._members or self._members.have_in_common(names)
 
     def _join_without_id(self, request: JoinRequest, callback: JoinCallback) -> None:
         new_id = f"{request.instance_id or request.client_id}-{self._ids.new_uuid()}"

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from agent.groups.classic.member import MEMBER_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from agent.groups.classic.member import ClassicMember
 
@@ -28,6 +28,9 @@ class ClassicMembers:
         # Member ids that the coordinator assigned and no client has joined with yet (KIP-394).
         self.pending: set[str] = set()
         self._sizes: dict[str, int] = {}  # of members and of pending member ids
+        self._protocols: dict[str, frozenset[str]] = {}  # the names that each member supports
+        self._not_joined = ""  # a member that had not joined again, or empty
+        self._supporters: Counter[str] = Counter()  # the number of members that support each protocol
         self.memory_bytes = 0
 
     def __iter__(self) -> Iterator[ClassicMember]:
@@ -54,6 +57,17 @@ class ClassicMembers:
     def update_size(self, member: ClassicMember) -> None:
         """Count a member whose protocols or assignment have changed."""
         self._count(member.member_id, member.memory_bytes)
+        self._count_protocols(member.member_id, frozenset(each.name for each in member.protocols))
+
+    def _count_protocols(self, member_id: str, names: frozenset[str]) -> None:
+        known = self._protocols.pop(member_id, frozenset())
+        if names:
+            self._protocols[member_id] = names
+        self._supporters.update(names - known)
+        for name in known - names:
+            self._supporters[name] -= 1
+            if not self._supporters[name]:
+                del self._supporters[name]
 
     def _count(self, member_id: str, size: int) -> None:
         self.memory_bytes += size - self._sizes.pop(member_id, 0)
@@ -90,6 +104,7 @@ class ClassicMembers:
         """Remove a member or a pending member id."""
         self.pending.discard(member_id)
         self._count(member_id, 0)
+        self._count_protocols(member_id, frozenset())
         member = self._members.pop(member_id, None)
         if member is not None and member.instance_id is not None:
             del self._instances[member.instance_id]
@@ -99,6 +114,7 @@ class ClassicMembers:
     def replace(self, old_id: str, member: ClassicMember) -> None:
         """Replace a static member by its restarted self, at the same position and as leader if it led."""
         self._count(old_id, 0)
+        self._count_protocols(old_id, frozenset())
         self.update_size(member)
         self._members = {
             each.member_id: each
@@ -112,7 +128,15 @@ class ClassicMembers:
     @property
     def all_joined(self) -> bool:
         """Return True if every member's JoinGroup is pending and no assigned member id is unused."""
-        return not self.pending and all(member.is_awaiting_join for member in self._members.values())
+        if self.pending:
+            return False
+        missing = self._members.get(self._not_joined)
+        if missing is not None and not missing.is_awaiting_join:
+            return False
+        # From the last one: members often join again in their order, and then this one stays missing.
+        members = reversed(self._members.values())
+        self._not_joined = next((each.member_id for each in members if not each.is_awaiting_join), "")
+        return not self._not_joined
 
     @property
     def joined_count(self) -> int:
@@ -137,12 +161,13 @@ class ClassicMembers:
             self.leader = joined
         return joined is not None
 
+    def have_in_common(self, names: Iterable[str]) -> bool:
+        """Return True if every member supports one and the same of these protocols."""
+        return any(self._supporters[name] == len(self._members) for name in names)
+
     def common_protocols(self) -> set[str]:
         """Return the protocols that every member supports."""
-        votes = Counter(
-            name for member in self._members.values() for name in {each.name for each in member.protocols}
-        )
-        return {name for name, count in votes.items() if count == len(self._members)}
+        return {name for name, count in self._supporters.items() if count == len(self._members)}
 
     def select_protocol(self) -> str | None:
         """Return the common protocol that most members prefer; of equals, the one named first."""
