@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import heapq
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from core.clock import Clock
+
+_MIN_QUEUE: Final = 100
 
 
 class Deadlines:
@@ -39,6 +41,18 @@ class Deadlines:
     def cancel(self, key: Hashable) -> None:
         """Remove the deadline of this key, if it has one."""
         self._actions.pop(key, None)
+        if len(self._queue) > 2 * len(self._actions) + _MIN_QUEUE:
+            self._drop_cancelled()
+
+    def _drop_cancelled(self) -> None:
+        """Remove the entries without an action. Otherwise they stay until their times come."""
+        self._queue = [
+            entry
+            for entry in self._queue
+            if entry[2] in self._actions and self._queued.get(entry[2]) == entry[0]
+        ]
+        heapq.heapify(self._queue)
+        self._queued = {key: queued_at for queued_at, _, key in self._queue}
 
     def postpone(self, seconds: float) -> None:
         """Postpone every deadline."""
