@@ -70,6 +70,15 @@ def test_group_requests_get_coordinator_not_available(wire: Wire) -> None:
     assert deleted.error_code == _COORDINATOR
 
 
+@pytest.mark.parametrize("version", [0, 4, 5])
+def test_idempotent_producers_wait_for_their_ids(wire: Wire, version: int) -> None:
+    """Java clients before 3.5 and aiokafka end with REQUEST_TIMED_OUT (KAFKA-14417)."""
+    request = Struct(transactional_id=None, transaction_timeout=60_000)
+    assert wire.ask("init_producer_id", version, request).error_code == _LOADING
+    request = Struct(transactional_id="masons", transaction_timeout=60_000)
+    assert wire.ask("init_producer_id", version, request).error_code == _COORDINATOR
+
+
 def test_requests_for_partitions_get_a_retriable_error(wire: Wire) -> None:
     part = {"partition_index": 0, "timestamp": -1, "current_leader_epoch": -1}
     found = wire.ask("list_offsets", 7, Struct(replica_id=-1, topics=_parts(**part)))

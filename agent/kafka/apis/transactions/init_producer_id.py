@@ -7,6 +7,9 @@ As in Kafka, each request without a transactional id receives a new producer id 
 the producer does not matter. With a transactional id, the producer gets the id's next epoch, which fences all
 earlier producers. An ongoing transaction of the id is aborted in the same step, so that no client has to
 retry.
+
+An unavailable catalog is COORDINATOR_LOAD_IN_PROGRESS for a producer without a transactional id, as in Kafka.
+Java clients before 3.5 and aiokafka end after other errors, or look for a coordinator that does not exist.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError
 from agent.security.rights import IDEMPOTENT_WRITE, WRITE_TOPIC, WRITE_TRANSACTION
 from catalog.transactions.rules import ProducerIdentity
-from core.errors import SiltstoneError
+from core.errors import RetryableError, SiltstoneError, StaleStateError
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
@@ -44,7 +47,10 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     ):
         return Struct(error_code=refusal(IDEMPOTENT_WRITE).code, producer_epoch=-1)
     services = context.services
-    producer_id = await services.pools.catalog.run(services.catalog.producers.new_id)
+    try:
+        producer_id = await services.pools.catalog.run(services.catalog.producers.new_id)
+    except (RetryableError, StaleStateError):
+        return Struct(error_code=ErrorCode.coordinator_load_in_progress, producer_epoch=-1)
     return Struct(producer_id=producer_id, producer_epoch=0)
 
 
