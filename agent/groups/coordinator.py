@@ -150,11 +150,11 @@ class GroupCoordinator:
         """Handle a SyncGroup; return when the leader's assignments are stored."""
         require_group_id(group_id)
         cached = await self.cache.require(group_id, ErrorCode.unknown_member_id)
-        self.cache.admit(cached, request.member_id, sum(map(len, request.assignments.values())))
-        if isinstance(cached.group, ConsumerGroup):
+        if isinstance(cached.group, ConsumerGroup):  # it assigns itself
             result = cached.group.classic.sync(request)
             self.cache.after_change(cached)
             return result
+        self.cache.admit_assignments(cached, cached.group, request)
         response: asyncio.Future[SyncResponse] = asyncio.get_running_loop().create_future()
         cached.group.sync(request, partial(_complete, response))
         self.cache.after_change(cached)

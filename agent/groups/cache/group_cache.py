@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from agent.group_settings import GroupSettings
     from agent.groups.cache.cached_group import CachedGroup
     from agent.groups.classic.group import ClassicGroup
+    from agent.groups.classic.messages import SyncRequest
     from agent.groups.consumer.cached_lookups import GroupConfigCache
     from agent.groups.interfaces import GroupTable
     from agent.groups.metrics import GroupCounters
@@ -181,6 +182,12 @@ class GroupCache:
         """
         more = max(0, new_bytes - cached.group.memory_of(member_id, instance_id))
         self.memory.admit(cached.counted_bytes, more)
+
+    def admit_assignments(self, cached: CachedGroup, group: ClassicGroup, request: SyncRequest) -> None:
+        """Do the same for the assignments of a leader, which take the place of the earlier ones."""
+        if request.assignments:
+            more = sum(map(len, request.assignments.values())) - group.assignment_bytes
+            self.memory.admit(cached.counted_bytes, max(0, more))
 
     def _expire(self, cached: CachedGroup) -> None:
         self._drop_all_after_lapse()

@@ -108,6 +108,11 @@ class ClassicGroup:
         return self._members.size_of(member_id)
 
     @property
+    def assignment_bytes(self) -> int:
+        """The bytes of the assignments of all members."""
+        return sum(len(member.assignment) for member in self._members)
+
+    @property
     def generation(self) -> int:
         """The current generation; 0 before the first."""
         return self._machine.generation

@@ -11,7 +11,13 @@ import pytest
 from agent.group_settings import GroupSettings
 from agent.groups.classic.member import ClassicMember
 from agent.groups.classic.members import ClassicMembers
-from agent.groups.classic.messages import JoinRequest, MemberProtocol
+from agent.groups.classic.messages import (
+    ClassicGroupState,
+    JoinRequest,
+    JoinResponse,
+    MemberProtocol,
+    SyncRequest,
+)
 from agent.groups.consumer.member import ConsumerMember
 from agent.groups.consumer.members import ConsumerMembers
 from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, ConsumerHeartbeat
@@ -170,5 +176,49 @@ def test_a_protocol_type_that_is_longer_than_a_text_of_kafka_is_refused(
                 async with asyncio.timeout(10):
                     await groups.join("g", _join(protocol_type="x" * 2**15))
             assert refused.value.code is ErrorCode.inconsistent_group_protocol
+
+    asyncio.run(scenario())
+
+
+def test_new_assignments_take_the_place_of_the_earlier_ones(
+    catalog: Catalog, clock: ManualClock, ids: Ids
+) -> None:
+    """A group whose assignments take more than half of its memory still works after a rebalance."""
+    settings = GroupSettings(group_max_bytes=10_000, group_initial_rebalance_delay_ms=0)
+
+    def dynamic(member_id: str = "", size: int = 100) -> JoinRequest:
+        protocols = (MemberProtocol(name="range", metadata=bytes(size)),)
+        request = replace(_join(member_id=member_id), instance_id=None, protocols=protocols)
+        return replace(request, rebalance_timeout_ms=60_000)
+
+    async def sync(groups: GroupCoordinator, member: JoinResponse, *sizes: tuple[str, int]) -> ErrorCode:
+        assignments = {member_id: bytes(size) for member_id, size in sizes}
+        request = SyncRequest(
+            member_id=member.member_id,
+            instance_id=None,
+            generation=member.generation,
+            assignments=assignments,
+        )
+        return (await groups.sync("g", request)).error
+
+    async def scenario() -> None:
+        async with open_coordinator(catalog, clock, ids, settings) as groups:
+            leader, other = await groups.join("g", dynamic()), JoinResponse()
+            assert await sync(groups, leader, (leader.member_id, 1)) is ErrorCode.none
+            group = groups.cache.get("g")
+            assert group is not None
+
+            async def is_rebalancing() -> bool:
+                await asyncio.sleep(0)
+                return group.state is ClassicGroupState.PREPARING_REBALANCE
+
+            for number in range(3):
+                joining = asyncio.ensure_future(groups.join("g", dynamic(other.member_id, number)))
+                while not await is_rebalancing():
+                    pass
+                leader = await groups.join("g", dynamic(leader.member_id))
+                other = await joining
+                assert await sync(groups, leader, (other.member_id, 6_000)) is ErrorCode.none
+                assert await sync(groups, other) is ErrorCode.none
 
     asyncio.run(scenario())
