@@ -191,7 +191,8 @@ class ReadPath:
     async def bounds(self, wanted: Sequence[PartitionFetch]) -> list[FetchResult]:
         """Return results without batches: the bounds of the partitions, or their errors."""
         cursors = [Cursor.at(fetch) for fetch in wanted]
-        await self._log.find_bounds(cursors, use_cache=True)
+        elsewhere = await self._local_reader.find_bounds(cursors)
+        await self._log.find_bounds(elsewhere, use_cache=True)
         return [result_of(cursor) for cursor in cursors]
 
     async def start_offset(

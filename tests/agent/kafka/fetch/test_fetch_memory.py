@@ -18,6 +18,7 @@ from tests.agent.write.test_write_path import batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from agent.read.pending_fetch import PendingFetch
     from agent.runtime.byte_budget import ByteBudget
@@ -39,8 +40,10 @@ def _produce(broker: BrokerThread, topic: Topic, *sizes: int) -> None:
             assert response.responses[0].partition_responses[0].error_code == 0
 
 
-def _fetch(broker: BrokerThread, topic: Topic, max_bytes: int = 2**20, max_wait_ms: int = 20) -> PendingFetch:
-    wanted = [PartitionFetch(topic=topic, partition=0, offset=0, max_bytes=max_bytes)]
+def _fetch(
+    broker: BrokerThread, topic: Topic, max_bytes: int = 2**20, max_wait_ms: int = 20, offset: int = 0
+) -> PendingFetch:
+    wanted = [PartitionFetch(topic=topic, partition=0, offset=offset, max_bytes=max_bytes)]
     fetch = fetch_within_budget(
         broker.agent.data.read_path, wanted, max_bytes=max_bytes, max_wait_ms=max_wait_ms
     )
@@ -51,10 +54,12 @@ async def _release(fetch: PendingFetch) -> None:
     fetch.release()
 
 
-def _small(start_broker: Callable[..., BrokerThread], batch_count: int) -> BrokerThread:
+def _small(
+    start_broker: Callable[..., BrokerThread], batch_count: int, **changes: object
+) -> BrokerThread:
     budget_bytes = batch_count * (BATCH + KIB)
     return start_broker(
-        max_fetches_bytes=budget_bytes, max_fetch_bytes=budget_bytes, default_fetch_bytes=BATCH
+        max_fetches_bytes=budget_bytes, max_fetch_bytes=budget_bytes, default_fetch_bytes=BATCH, **changes
     )
 
 
@@ -71,15 +76,16 @@ def test_a_fetch_with_little_free_memory_returns_less(start_broker: Callable[...
     assert budget.used == 0
 
 
+@pytest.mark.parametrize("storage_mode", ["object", "local"])
 def test_a_fetch_without_memory_waits_and_then_returns_the_high_watermark(
-    start_broker: Callable[..., BrokerThread],
+    start_broker: Callable[..., BrokerThread], tmp_path: Path, storage_mode: str
 ) -> None:
     """It returns no error and no batch. A wrong high watermark would look like the end of the log."""
-    broker = _small(start_broker, 1)
-    topic = broker.create_topic("t")
+    broker = _small(start_broker, 1, local_directories=(tmp_path / "disk",))
+    topic = broker.create_topic("t", storage_mode=storage_mode)
     _produce(broker, topic, *[BATCH] * 2)
     first = _fetch(broker, topic)
-    second = _fetch(broker, topic)
+    second = _fetch(broker, topic, offset=1)
     (result,) = second.results
     assert (second.size, list(result.batches), result.high_watermark, result.error) == (0, [], 2, None)
 
