@@ -118,14 +118,14 @@ async def _redirect_to_rack(items: Sequence[_Item], rack: str, context: RequestC
     """Redirect the client to an agent in its own rack, if this agent is in another one (KIP-392).
 
     As in Kafka, an offset outside the log is not redirected. It fails here; otherwise the agents could
-    redirect the client back and forth.
+    redirect the client back and forth. A local topic is not redirected either: only its leader has the log.
     """
     services = context.services
     if not rack or rack == services.brokers.own.rack:
         return
     brokers = await services.brokers.live_on(context.client.listener)
     in_rack = [broker for broker in brokers if broker.rack == rack]
-    fetches = [item.fetch for item in items if item.fetch is not None]
+    fetches = [each.fetch for each in items if each.fetch is not None and not each.fetch.topic.is_local]
     if not in_rack or not fetches:
         return
     ids = [PartitionId(fetch.topic.topic_id, fetch.partition) for fetch in fetches]

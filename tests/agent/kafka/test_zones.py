@@ -20,6 +20,7 @@ from tests.agent.kafka.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.agent.kafka.brokers import BrokerThread
 
@@ -144,6 +145,34 @@ def test_a_fetch_from_another_rack_gets_a_preferred_read_replica(zones: dict[str
         assert served.preferred_read_replica == -1
         assert len(served.records) > 0
     assert fetch("a", "b", 5).error_code == ErrorCode.offset_out_of_range
+
+
+def test_a_fetch_of_a_local_topic_is_served_by_its_leader_in_any_rack(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> None:
+    """The agent in the client's rack does not have the log."""
+    racks = iter("ab")
+    leader, _ = two_brokers(
+        lambda: start_broker(
+            rack=(rack := next(racks)),
+            local_directories=(tmp_path / rack,) if rack == "a" else (),
+            **NO_EXPIRY,
+        )
+    )
+    leader.create_topic("granite", storage_mode="local")
+    produce(leader.address, "granite", [(None, b"x")])
+    wanted = Struct(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    request = Struct(
+        max_wait=20_000,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        topics=[Struct(topic="granite", partitions=[wanted])],
+        rack_id="b",
+    )
+    with Wire(leader.host_and_port) as wire:
+        served = wire.ask("fetch", 12, request).responses[0].partitions[0]
+    assert served.preferred_read_replica == -1
+    assert len(served.records) > 0
 
 
 def test_a_consumer_reads_in_its_own_rack_while_an_agent_is_there(zones: dict[str, BrokerThread]) -> None:
