@@ -1,7 +1,8 @@
 """Reads from this agent's disks: local topics, and the tail cache of object topics.
 
 The tail cache has the batches as they were produced. Of a compacted topic these are the batches of the log
-only while the offsets lie in ingestion files, which is known once the extents are.
+only while the offsets lie in ingestion files, which is known once the extents are. Of a topic that was
+compacted earlier, they are those of the log from the first dirty offset on.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class LocalLogReader:
             if cursor.fetch.topic.is_local:
                 if self.local_topics is not None:
                     await self.local_topics.serve(cursor, limit)
-            elif cursor.state is not None and not cursor.needs_extents:
+            elif _is_as_produced(cursor) and cursor.state is not None:
                 await self._serve_from_tail_cache(cursor, limit, cursor.state.high_watermark)
             if cursor.served.size > limit and left < max_bytes:
                 cursor.drop_served()
@@ -142,7 +143,8 @@ class LocalLogReader:
     ) -> TimestampOffset | None:
         """Return the first record at or after a timestamp if it lies in `extent` and is in the tail cache."""
         first = max(extent.base_offset, log_start_offset)
-        is_as_produced = extent.file_kind is FileKind.INGESTION or not topic.config.compacts
+        offset_count = extent.last_offset - extent.base_offset + 1
+        is_as_produced = extent.file_kind is FileKind.INGESTION or extent.record_count == offset_count
         log = self._tail_cache.log_with(topic, extent.partition, first) if is_as_produced else None
         if log is None or self._disks is None:
             return None
@@ -189,6 +191,12 @@ class LocalLogReader:
         if self.local_topics is None:
             raise no_local_disks_error(topic.name)
         return self.local_topics
+
+
+def _is_as_produced(cursor: Cursor) -> bool:
+    """Return True if the log has all records from the cursor's position on that were ever committed."""
+    state, offset = cursor.state, cursor.served.next_offset
+    return state is not None and offset >= state.first_dirty_offset and not cursor.needs_extents
 
 
 def _space(path: str) -> tuple[int, int]:

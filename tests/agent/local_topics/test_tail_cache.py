@@ -114,6 +114,32 @@ async def test_records_removed_by_compaction_are_not_read_from_the_tail_cache(
         assert agents.requests(RequestKind.GET) == before
 
 
+async def test_the_tail_cache_shows_no_record_that_was_removed_while_the_topic_was_compacted(
+    agents: Agents, catalog: Catalog, store: FaultyStore, ids: Ids, tmp_path: Path
+) -> None:
+    """The policy is delete again, so the tail cache is used, and it has what was written before."""
+    disk = (tmp_path / "disk",)
+    async with agents.running(local_directories=disk, topic_cache_ms=1, **NO_MEMORY) as running:
+        await running.create_topic("t", 1)
+        await _produce(running, 0, 6)
+        catalog.topics.alter_config("t", {"cleanup.policy": "compact"})
+        compact(catalog, store, ids, catalog.topics.get("t"), keep=lambda record: record.offset >= 3)
+        catalog.topics.alter_config("t", {"cleanup.policy": "delete"})
+        running.agent.data.read_path._log.clear()
+        assert await _values(running) == ["3", "4", "5"]
+        page = await running.read("t", timestamp=1001, max_records=1)
+        assert [record["offset"] for record in page["records"]] == [3]
+        found = await running.agent.data.timestamps.find(
+            catalog.topics.get("t"), 0, 1001, log_start_offset=0, budget=running.agent.data.read_path.budget
+        )
+        assert found is not None
+        assert (found.offset, found.timestamp) == (3, 1003)
+        before = agents.requests(RequestKind.GET)
+        await _produce(running, 6, 1)
+        assert await _values(running, 6) == ["6"]
+        assert agents.requests(RequestKind.GET) == before
+
+
 async def test_deleted_records_are_out_of_range_in_the_tail_cache(
     agents: Agents, catalog: Catalog, tmp_path: Path
 ) -> None:

@@ -54,9 +54,7 @@ async def _release(fetch: PendingFetch) -> None:
     fetch.release()
 
 
-def _small(
-    start_broker: Callable[..., BrokerThread], batch_count: int, **changes: object
-) -> BrokerThread:
+def _small(start_broker: Callable[..., BrokerThread], batch_count: int, **changes: object) -> BrokerThread:
     budget_bytes = batch_count * (BATCH + KIB)
     return start_broker(
         max_fetches_bytes=budget_bytes, max_fetch_bytes=budget_bytes, default_fetch_bytes=BATCH, **changes
