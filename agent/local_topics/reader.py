@@ -7,17 +7,20 @@ compacted earlier, they are those of the log from the first dirty offset on.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from agent.local_topics.local_topics import no_local_disks_error
 from agent.read.fetch_plan import with_room
+from agent.runtime.errors import BusyError
 from catalog.model import FileKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from agent.local_topics.disk_pools import DiskPools
     from agent.local_topics.local_topics import LocalTopics
@@ -25,10 +28,15 @@ if TYPE_CHECKING:
     from agent.read.fetch_plan import Cursor
     from catalog.model import Extent, PartitionState, Topic
     from local_tier.log.leader_epoch_file_cache import EpochEntry
+    from local_tier.log.unified_log import UnifiedLog
     from local_tier.manager.log_manager import LogManager
     from local_tier.producers.producer_state_entry import ProducerStateEntry
     from local_tier.segment.time_index import TimestampOffset
     from local_tier.topic_partition import TopicPartition
+
+T = TypeVar("T")
+_PATIENCE_SECONDS: Final = 2.0
+"""How long a read of the tail cache may take. The object store has the same records."""
 
 
 class LogSize(NamedTuple):
@@ -43,7 +51,8 @@ class LogSize(NamedTuple):
 class LocalLogReader:
     """Reads for the cursors of fetches. Belongs to the event loop. Without disks it serves nothing.
 
-    `tail_cache_hits` counts the reads that the tail cache served instead of the object store.
+    `tail_cache_hits` counts the reads that the tail cache served instead of the object store. While a read of
+    a directory is late, the tail cache there is not used.
     """
 
     def __init__(self, tail_cache: TailCache) -> None:
@@ -52,6 +61,7 @@ class LocalLogReader:
         self.tail_cache_hits = 0
         self._manager: LogManager | None = None
         self._disks: DiskPools | None = None
+        self._late_reads: Counter[Path] = Counter()
 
     def open(self, manager: LogManager, disks: DiskPools) -> None:
         """Start to use the logs of `manager`, with the threads of `disks`."""
@@ -127,16 +137,41 @@ class LocalLogReader:
     async def _serve_from_tail_cache(self, cursor: Cursor, limit: int, end: int) -> None:
         fetch, offset = cursor.fetch, cursor.served.next_offset
         log = self._tail_cache.log_with(fetch.topic, fetch.partition, offset)
-        if log is None or self._disks is None:
+        if log is None:
             return
         plain_only = fetch.committed_only and not cursor.needs_extents
         read = partial(
             self._tail_cache.read, fetch.topic, fetch.partition, offset, limit, end, plain_only=plain_only
         )
-        found = await self._disks.of(log).run(read)
+        found = await self._read_in_time(log, read)
         if found is not None:
             self.tail_cache_hits += 1
             cursor.served.take(found)
+
+    async def _read_in_time(self, log: UnifiedLog, read: Callable[[], T]) -> T | None:
+        """Return the result of a read of the tail cache, or None if its disk is late or busy."""
+        directory = log.directory.parent
+        if self._disks is None or self._late_reads[directory]:
+            return None
+        call = asyncio.ensure_future(self._disks.of(log).run(read))
+        try:
+            done, _ = await asyncio.wait([call], timeout=_PATIENCE_SECONDS)
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        if not done:
+            self._late_reads[directory] += 1
+            call.add_done_callback(partial(self._ended_late, directory))
+            return None
+        try:
+            return call.result()
+        except BusyError:
+            return None
+
+    def _ended_late(self, directory: Path, call: asyncio.Future[object]) -> None:
+        self._late_reads[directory] -= 1
+        if not call.cancelled():
+            call.exception()  # mark it as retrieved
 
     async def offset_in_extent(
         self, topic: Topic, extent: Extent, timestamp: int, log_start_offset: int
@@ -146,10 +181,10 @@ class LocalLogReader:
         offset_count = extent.last_offset - extent.base_offset + 1
         is_as_produced = extent.file_kind is FileKind.INGESTION or extent.record_count == offset_count
         log = self._tail_cache.log_with(topic, extent.partition, first) if is_as_produced else None
-        if log is None or self._disks is None:
+        if log is None:
             return None
         find = partial(self._tail_cache.find_by_time, topic, extent.partition, timestamp, first)
-        found = await self._disks.of(log).run(find)
+        found = await self._read_in_time(log, find)
         if found is None or found.offset > extent.last_offset:
             return None
         self.tail_cache_hits += 1

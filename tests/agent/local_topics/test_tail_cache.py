@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from local_tier.files.file_system import RealFileSystem
 from object_store.accounting import RequestKind
 from tests.agent.small_compaction import compact
 from tests.catalog.scene import advance_log_start
+from tests.local_tier.hanging_disk import HangingDisk
+from tests.local_tier.steps import SteppedFileSystem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -179,3 +182,29 @@ async def test_the_tail_cache_of_a_deleted_topic_is_deleted(
         assert storage.manager.logs() == []
         await _produce(running, 7, 1)
         assert await _values(running) == ["7"]
+
+
+async def test_a_disk_that_hangs_holds_up_no_read_of_what_objects_have(
+    agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More reads meet it than it has threads and places for calls that wait."""
+    disk = HangingDisk("read")
+    files = SteppedFileSystem(RealFileSystem(), disk)
+    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    monkeypatch.setattr("agent.local_topics.reader._PATIENCE_SECONDS", 0.01)
+    changes = {"disk_threads": 1, "max_waiting_calls": 4}
+    async with agents.running(local_directories=(tmp_path / "disk",), **changes, **NO_MEMORY) as running:
+        await running.create_topic("t", 1)
+        await _produce(running, 0, 3)
+        disk.hang()
+        try:
+            for _ in range(3):
+                assert await _values(running) == ["0", "1", "2"]
+                page = await running.read("t", timestamp=1001)
+                assert [record["value"] for record in page["records"]] == ["1", "2"]
+            assert disk.waiting == 1
+        finally:
+            disk.work()
+        hits = running.agent.data.local_logs.reader.tail_cache_hits
+        while running.agent.data.local_logs.reader.tail_cache_hits == hits:
+            assert await _values(running) == ["0", "1", "2"]
