@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from object_store.accounting import Purpose
 from object_store.errors import ObjectNotFoundError, ObjectTooShortError, StoreAccessError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from agent.read.caches.range_cache import RangeCache
     from agent.runtime.health import CallHealth
@@ -97,7 +98,7 @@ class ObjectReader:
                 read.cancel()
             await asyncio.gather(*reads, return_exceptions=True)
             raise
-        found.update((each.range, _pick(each.range, loaded)) for each in missing)
+        found.update(_pick_each(missing, loaded))
         return [found[each.range] for each in wanted]
 
     async def read_each(self, wanted: Sequence[RangeRequest]) -> list[memoryview | SiltstoneError]:
@@ -108,7 +109,7 @@ class ObjectReader:
         cached, missing, joined = self._plan(wanted)
         loaded = await self._try(joined)
         found: dict[ByteRange, memoryview | SiltstoneError] = {**cached}
-        found.update((each.range, _pick(each.range, loaded)) for each in missing)
+        found.update(_pick_each(missing, loaded))
         cut = [each for each in missing if isinstance(found[each.range], ObjectTooShortError)]
         found.update(await self._try([each for each in cut if each.range not in loaded]))
         return [found[each.range] for each in wanted]
@@ -161,10 +162,25 @@ class ObjectReader:
         return data
 
 
-def _pick(wanted: ByteRange, loaded: Mapping[ByteRange, T]) -> T | memoryview:
-    """Return the part of the range that covers `wanted`, or the error of that range."""
-    joined, data = next(each for each in loaded.items() if each[0].covers(wanted))
-    if not isinstance(data, memoryview):
-        return data
-    start = wanted.position - joined.position
-    return data[start : start + wanted.length]
+def _pick_each(
+    wanted: Sequence[RangeRequest], loaded: Mapping[ByteRange, T]
+) -> Iterator[tuple[ByteRange, T | memoryview]]:
+    """Yield each range with the part of the loaded range that covers it, or with the error of that range."""
+    by_object: dict[str, list[ByteRange]] = {}
+    for each in sorted(loaded, key=_position_of):
+        by_object.setdefault(each.object_name, []).append(each)
+    for request in wanted:
+        part = request.range
+        ranges = by_object[part.object_name]
+        at = bisect_right(ranges, part.position, key=_position_of)
+        joined = next(each for each in map(ranges.__getitem__, range(at - 1, -1, -1)) if each.covers(part))
+        data = loaded[joined]
+        if isinstance(data, memoryview):
+            start = part.position - joined.position
+            yield part, data[start : start + part.length]
+        else:
+            yield part, data
+
+
+def _position_of(each: ByteRange) -> int:
+    return each.position

@@ -56,7 +56,7 @@ class RangeCache:
         self._ranges: dict[ByteRange, Buffer] = {}
         self._extracted: dict[ByteRange, int] = {}
         self._by_object: dict[str, list[ByteRange]] = {}
-        self._flights: dict[ByteRange, asyncio.Task[Buffer]] = {}
+        self._flights: dict[str, dict[ByteRange, asyncio.Task[Buffer]]] = {}  # by object
 
     def get(self, wanted: ByteRange) -> memoryview | None:
         """Return the bytes of `wanted`, read-only, or None."""
@@ -69,8 +69,9 @@ class RangeCache:
 
     def has(self, wanted: ByteRange) -> bool:
         """Return True if the bytes of `wanted` are cached or being read."""
-        cached = self._by_object.get(wanted.object_name, ())
-        return any(each.covers(wanted) for each in (*cached, *self._flights))
+        name = wanted.object_name
+        ranges = (*self._by_object.get(name, ()), *self._flights.get(name, ()))
+        return any(each.covers(wanted) for each in ranges)
 
     def put(self, cached: ByteRange, data: Buffer) -> None:
         """Cache `data` if it fits. Its owner must not change it any more."""
@@ -109,13 +110,14 @@ class RangeCache:
         found = self.get(wanted)
         if found is not None:
             return found
-        for loading, flight in self._flights.items():
+        flights = self._flights.setdefault(wanted.object_name, {})
+        for loading, flight in flights.items():
             if loading.covers(wanted):
                 self.joined += 1
                 return _part(await asyncio.shield(flight), loading, wanted)
         self.misses += 1
         task = asyncio.get_running_loop().create_task(self._load(wanted, load), name="read a range")
-        self._flights[wanted] = task
+        flights[wanted] = task
         task.add_done_callback(lambda done: self._landed(wanted, done))
         return _part(await asyncio.shield(task), wanted, wanted)
 
@@ -125,7 +127,10 @@ class RangeCache:
         return data
 
     def _landed(self, wanted: ByteRange, task: asyncio.Task[Buffer]) -> None:
-        del self._flights[wanted]
+        flights = self._flights[wanted.object_name]
+        del flights[wanted]
+        if not flights:
+            del self._flights[wanted.object_name]
         if not task.cancelled():
             task.exception()  # mark it as retrieved, even if all callers were cancelled
 
