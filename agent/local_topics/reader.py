@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from agent.local_topics.disk_pools import DiskPools
     from agent.local_topics.local_topics import LocalTopics
     from agent.local_topics.tail_cache import TailCache
+    from agent.read.fetch_memory import HeldRecords
     from agent.read.fetch_plan import Cursor
     from catalog.model import Extent, PartitionState, Topic
     from local_tier.log.leader_epoch_file_cache import EpochEntry
@@ -115,24 +116,37 @@ class LocalLogReader:
                     await self.local_topics.find_bounds(cursor)
         return [cursor for cursor in cursors if not cursor.fetch.topic.is_local]
 
-    async def serve(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
-        """Serve cursors that need no extents, up to `max_bytes` including what is served already."""
+    async def serve(self, cursors: Sequence[Cursor], max_bytes: int, held: HeldRecords) -> None:
+        """Serve cursors that need no extents, up to `max_bytes` including what is served already.
+
+        If memory is full, the response ends with the records that it has. Raises `BusyError` if it has none.
+        """
+        is_full = False
         for cursor, left in with_room(cursors, max_bytes):
+            if is_full:
+                cursor.served.is_cut = True
+                continue
             limit = min(cursor.fetch.max_bytes, left)
             if cursor.fetch.topic.is_local:
                 if self.local_topics is not None:
                     await self.local_topics.serve(cursor, limit)
             elif _is_as_produced(cursor) and cursor.state is not None:
                 await self._serve_from_tail_cache(cursor, limit, cursor.state.high_watermark)
-            if cursor.served.size > limit and left < max_bytes:
+            if left == max_bytes:
+                held.require(cursor.served.size)
+            elif cursor.served.size > limit:
                 cursor.drop_served()
+            elif not held.add(cursor.served.size):
+                cursor.drop_served()
+                is_full = True
 
-    async def serve_within_extents(self, cursors: Sequence[Cursor]) -> None:
+    async def serve_within_extents(self, cursors: Sequence[Cursor], held: HeldRecords) -> None:
         """Serve cursors that need extents, if the next one is not compacted yet."""
         for cursor in cursors:
             extents = cursor.needed_extents() if cursor.needs_extents else []
             if extents and not cursor.served.runs and extents[0].file_kind is FileKind.INGESTION:
                 await self._serve_from_tail_cache(cursor, cursor.limit, extents[0].last_offset + 1)
+                held.require(cursor.served.size)
 
     async def _serve_from_tail_cache(self, cursor: Cursor, limit: int, end: int) -> None:
         fetch, offset = cursor.fetch, cursor.served.next_offset

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from agent.read.caches.block_cache import BlockCache
     from agent.read.commit_notifier import CommitNotifier
+    from agent.read.fetch_memory import HeldRecords
     from agent.read.fetch_result import FetchResult
     from agent.read.hot_tail import HotTail, TailRead
     from agent.read.log_lookup import LogLookup
@@ -71,11 +72,11 @@ class LocalReader(Protocol):
         """Set the states or errors of the cursors of local topics, and return the other cursors."""
         ...
 
-    async def serve(self, cursors: Sequence[Cursor], max_bytes: int, /) -> None:
-        """Serve cursors that need no extents."""
+    async def serve(self, cursors: Sequence[Cursor], max_bytes: int, held: HeldRecords, /) -> None:
+        """Serve cursors that need no extents, as far as their records fit in memory."""
         ...
 
-    async def serve_within_extents(self, cursors: Sequence[Cursor], /) -> None:
+    async def serve_within_extents(self, cursors: Sequence[Cursor], held: HeldRecords, /) -> None:
         """Serve compacted topics from extents that are not compacted yet."""
         ...
 
@@ -185,6 +186,7 @@ class ReadPath:
                         self._metrics.wake_up_seconds.observe(loop.time() - waiter.woken_at)
                     self._count(results)
                     return results
+                del results  # they are not reserved
                 # Without a wake-up, query the catalog: a notification may be lost.
                 use_cache = await waiter.wait(min(left, self._settings.poll_interval_ms / 1000))
 
@@ -253,19 +255,22 @@ class ReadPath:
     ) -> list[FetchResult]:
         cursors = [Cursor.at(fetch) for fetch in wanted]
         attempts_left = _MAX_ATTEMPTS
-        while True:
-            attempts_left -= 1
-            try:
-                await self._advance(cursors, max_bytes, use_cache=use_cache, is_last=not attempts_left)
-            except ObjectNotFoundError:
-                self._log.invalidate_extents(cursors)
-                continue
-            results = within_limits(wanted, [result_of(cursor) for cursor in cursors], max_bytes)
-            replaced = await self._add_aborted(cursors, results)
-            if not replaced or not attempts_left:
-                return results
-            for number in replaced:
-                cursors[number] = Cursor.at(wanted[number])
+        with self.budget.holding() as held:
+            while True:
+                attempts_left -= 1
+                try:
+                    await self._advance(
+                        cursors, max_bytes, held, use_cache=use_cache, is_last=not attempts_left
+                    )
+                except ObjectNotFoundError:
+                    self._log.invalidate_extents(cursors)
+                    continue
+                results = within_limits(wanted, [result_of(cursor) for cursor in cursors], max_bytes)
+                replaced = await self._add_aborted(cursors, results)
+                if not replaced or not attempts_left:
+                    return results
+                for number in replaced:
+                    cursors[number] = Cursor.at(wanted[number])
 
     async def _add_aborted(self, cursors: Sequence[Cursor], results: list[FetchResult]) -> list[int]:
         """Add the aborted transactions to the results that may contain some.
@@ -309,7 +314,13 @@ class ReadPath:
         return replaced
 
     async def _advance(
-        self, cursors: Sequence[Cursor], max_bytes: int, *, use_cache: bool, is_last: bool
+        self,
+        cursors: Sequence[Cursor],
+        max_bytes: int,
+        held: HeldRecords,
+        *,
+        use_cache: bool,
+        is_last: bool,
     ) -> None:
         """Read until all cursors are done or the response is full.
 
@@ -323,7 +334,7 @@ class ReadPath:
         queries = 0
         for _ in range(_MAX_ROUNDS):
             self._serve_from_memory(cursors, max_bytes)
-            await self._local_reader.serve(cursors, max_bytes)
+            await self._local_reader.serve(cursors, max_bytes, held)
             rooms = [each for each in with_room(cursors, max_bytes) if not each[0].fetch.topic.is_local]
             if not rooms:
                 break
@@ -336,10 +347,11 @@ class ReadPath:
             chosen = assign_limits(cursors, max_bytes)
             if not chosen:
                 break
-            await self._local_reader.serve_within_extents(chosen)
+            await self._local_reader.serve_within_extents(chosen, held)
             unserved = [cursor for cursor in chosen if not cursor.served.runs]
             unserved = [cursor for cursor in unserved if not self._serve_from_files(cursor)]
             await self._extents.read(unserved, generation, is_last=is_last)
+            held.add_unchecked(sum(cursor.served.size for cursor in unserved))
 
     def _serve_from_memory(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
         """Serve batches from the tail and the cached blocks."""

@@ -52,3 +52,18 @@ def test_a_small_budget_can_be_used_completely() -> None:
     assert memory.share == 10
     assert memory.fits(10)
     assert not memory.fits(11)
+
+
+def test_records_of_a_fetch_count_until_it_ends() -> None:
+    """Nothing always fits, also beyond the limit, and a batch larger than the whole memory fits alone."""
+    memory = FetchMemory(_MIB)
+    with memory.holding() as held, memory.holding() as other:
+        assert held.add(2 * _MIB)
+        assert memory.used == _MIB
+        assert not other.add(1)
+        with pytest.raises(BusyError):
+            other.require(1)
+        held.add_unchecked(10)
+        assert other.add(0)
+        assert memory.used == _MIB + 10
+    assert memory.used == 0

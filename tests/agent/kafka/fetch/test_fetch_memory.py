@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from agent.read.pending_fetch import PendingFetch
     from agent.runtime.byte_budget import ByteBudget
     from catalog.model import Topic
+    from local_tier.log.unified_log import UnifiedLog
     from tests.agent.kafka.brokers import BrokerThread
 
 pytestmark = pytest.mark.integration
@@ -31,10 +33,10 @@ KIB = 1024
 BATCH = 100 * KIB
 
 
-def _produce(broker: BrokerThread, topic: Topic, *sizes: int) -> None:
+def _produce(broker: BrokerThread, topic: Topic, *sizes: int, partition: int = 0) -> None:
     with Wire(broker.host_and_port) as wire:
         for size in sizes:
-            part = Struct(index=0, records=bytes(batches(topic, 0, "x" * size).data))
+            part = Struct(index=partition, records=bytes(batches(topic, partition, "x" * size).data))
             topics = [Struct(name=topic.name, partition_data=[part])]
             response = wire.ask("produce", 9, Struct(acks=-1, timeout=600_000, topic_data=topics))
             assert response.responses[0].partition_responses[0].error_code == 0
@@ -99,6 +101,83 @@ def test_a_fetch_without_memory_waits_and_then_returns_the_high_watermark(
 
     third = broker.run(fetch_after_release())
     assert len(third.results[0].batches) == 1
+
+
+class _Waiting:
+    """Fetches of two partitions. The disk does not return the second one before the gate opens."""
+
+    def __init__(self, broker: BrokerThread, topic: Topic) -> None:
+        self._broker = broker
+        self._reader = broker.agent.data.local_logs.reader
+        self._budget = broker.agent.data.read_path.budget
+        self._wait_for_space = self._budget.wait_for_space
+        self._gate = asyncio.Event()
+        self._wanted = [
+            PartitionFetch(topic=topic, partition=partition, offset=0, max_bytes=2**20)
+            for partition in range(2)
+        ]
+        self.with_records = self.without = 0
+
+    async def query(self, topic: Topic, partition: int, query: Callable[[UnifiedLog], object]) -> object:
+        assert self._reader.local_topics is not None
+        log, _ = await self._reader.local_topics.log(topic, partition)
+        return await self.read(log, partial(query, log))
+
+    async def read(self, log: UnifiedLog, read: Callable[[], object]) -> object:
+        if log.topic_partition.partition == 1:
+            self.with_records += 1
+            await self._gate.wait()
+        return await asyncio.to_thread(read)
+
+    async def wait_for_space(self, size: int, seconds: float) -> bool:
+        self.without += 1
+        try:
+            return await self._wait_for_space(size, seconds)
+        finally:
+            self.without -= 1
+
+    async def fetch(self) -> int:
+        """Fetch both partitions, and return the number of batches."""
+        pending = await fetch_within_budget(
+            self._broker.agent.data.read_path, self._wanted, max_bytes=2**20, max_wait_ms=60_000
+        )
+        self.with_records += 1
+        await self._gate.wait()
+        pending.release()
+        return sum(len(result.batches) for result in pending.results)
+
+    async def fetch_together(self, count: int) -> tuple[int, int]:
+        """Return how many of `count` fetches have records, and the reserved bytes, while all of them wait."""
+        fetches = [asyncio.ensure_future(self.fetch()) for _ in range(count)]
+        while self.with_records + self.without < count:  # noqa: ASYNC110  # threads read
+            await asyncio.sleep(0.001)
+        waiting = self.with_records, self._budget.used
+        self._gate.set()
+        assert all(await asyncio.gather(*fetches))
+        return waiting
+
+
+@pytest.mark.parametrize("storage_mode", ["object", "local"])
+def test_records_that_wait_for_others_of_their_response_count(
+    start_broker: Callable[..., BrokerThread],
+    tmp_path: Path,
+    storage_mode: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many fetches have read one partition, and the next one takes long. They keep what they have read."""
+    broker = _small(start_broker, 20, local_directories=(tmp_path / "disk",), tail_bytes=0, cache_bytes=0)
+    topic = broker.create_topic("t", 2, storage_mode=storage_mode)
+    for partition in range(2):
+        _produce(broker, topic, BATCH, partition=partition)
+    broker.run(broker.agent.data.local_logs.tail_cache.idle())
+    waiting = _Waiting(broker, topic)
+    reader, budget = broker.agent.data.local_logs.reader, broker.agent.data.read_path.budget
+    monkeypatch.setattr(reader.local_topics, "query", waiting.query)
+    monkeypatch.setattr(reader, "_read_in_time", waiting.read)
+    monkeypatch.setattr(budget, "wait_for_space", waiting.wait_for_space)
+    with_records, reserved = broker.run(waiting.fetch_together(40))
+    assert with_records * BATCH <= reserved <= budget.limit
+    assert budget.used == 0
 
 
 def test_clients_that_do_not_read_use_no_more_than_the_budget(
