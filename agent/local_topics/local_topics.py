@@ -137,10 +137,6 @@ class LocalTopics:
         self._recorded_directories = set(recorded_directories)
         self._running: set[asyncio.Task[None]] = set()
 
-    async def leaders(self, topic: Topic) -> dict[int, LocalLeader]:
-        """Return the leader of each partition that has one."""
-        return dict(await self._leaders.of(topic, await self._brokers.live()))
-
     async def find_leaders(self, topics: Sequence[Topic]) -> None:
         """Look up the leaders of these topics together, for the operations of the next moment."""
         await self._leaders.of_many(topics, await self._brokers.live())
@@ -151,7 +147,7 @@ class LocalTopics:
         Raises `NotLeaderError` if another agent leads it, or none, and `LogDirectoryOfflineError` if the log
         is not in the directory that the catalog has recorded.
         """
-        leader = (await self.leaders(topic)).get(partition)
+        leader = (await self._leaders.of(topic, await self._brokers.live())).get(partition)
         where = f"{topic.name}-{partition}"
         if leader is None:
             raise NotLeaderError(

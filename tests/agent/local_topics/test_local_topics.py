@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import UserDict
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,12 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from typing_extensions import override
 
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.local_tier_settings import LocalTierSettings
-from catalog.topics.local_leaders import UNASSIGNED
+from catalog.topics.local_leaders import UNASSIGNED, LocalLeader
 from local_tier.files.checkpoint_files import OffsetCheckpointFile
 from local_tier.files.file_names import LOG_START_OFFSET_CHECKPOINT
 from local_tier.files.file_system import RealFileSystem
@@ -35,7 +37,7 @@ from tests.local_tier.hanging_disk import HangingDisk
 from tests.local_tier.steps import SteppedFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from catalog.open import Catalog
@@ -91,6 +93,38 @@ def test_each_partition_is_served_by_the_agent_that_has_it(
         assert _values(brokers[1].address, 1, partition=partition) == [b"%d" % partition]
     leaders = {leader.node_id for leader in catalog.local_leaders.of_topic(topic.topic_id).values()}
     assert leaders == {broker.agent.data.local_logs.node_id for broker in brokers}
+
+
+class _CountedLeaders(UserDict[int, LocalLeader]):
+    """The leaders of a topic, and how many of them were visited."""
+
+    visited = 0
+
+    @override
+    def __iter__(self) -> Iterator[int]:
+        for each in super().__iter__():
+            self.visited += 1
+            yield each
+
+
+def test_a_read_does_not_visit_the_leaders_of_all_other_partitions(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> None:
+    """A fetch of thousands of partitions would keep the event loop busy for seconds."""
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    topic = broker.create_topic("rock", 8, storage_mode="local")
+    local = broker.agent.data.local_logs.reader.local_topics
+    assert local is not None
+    for _ in range(2):  # the first look creates the log, and forgets the leaders
+        for partition in range(8):
+            assert broker.run(local.state(topic, partition)).high_watermark == 0
+    _, found = local._leaders._cache[topic.topic_id]
+    leaders = _CountedLeaders(found)
+    leaders.visited = 0
+    local._leaders._cache[topic.topic_id] = float("inf"), leaders
+    for partition in range(8):
+        assert broker.run(local.state(topic, partition)).high_watermark == 0
+    assert leaders.visited == 0
 
 
 def test_offsets_by_time_and_at_both_ends_are_those_of_the_log(
