@@ -52,7 +52,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 collect_ignore = [
     *([] if kafka_tools.are_installed() else kafka_tools.NEEDED_BY),
     *([] if pgbouncer.is_installed() else pgbouncer.NEEDED_BY),
-    *([] if previous_release.is_available() else previous_release.NEEDED_BY),
+    *([] if previous_release.available() else previous_release.NEEDED_BY),
 ]
 
 

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from tests.agent.kafka.waiting import until
 from tests.end_to_end.processes import agent, as_url, report, siltstone
-from tests.fixtures import previous_release
+from tests.fixtures.previous_release import PREVIOUS_RELEASE, report_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -118,13 +118,14 @@ def read_all(bootstrap: str, ledger: Ledger) -> dict[int, list[bytes]]:
     return found
 
 
+@pytest.mark.skipif(not PREVIOUS_RELEASE.is_available, reason=report_header())
 def test_producers_lose_nothing_while_an_agent_is_upgraded(
     new_catalog_url: Callable[..., str], tmp_path: Path
 ) -> None:
     """`siltstone migrate` runs while the old agent serves, then both serve, and then the new one alone."""
     old_source = tmp_path / "old"
     old_source.mkdir()
-    previous_release.extract(old_source, *_PACKAGES)
+    PREVIOUS_RELEASE.extract(old_source, *_PACKAGES)
     catalog = as_url(new_catalog_url(empty=True))
     where = ("--catalog", catalog, "--object-store", str(tmp_path / "objects"), "--local-dirs", "none")
     start_old = partial(agent, tmp_path / "old-data", *where, source=old_source)

@@ -1,4 +1,4 @@
-"""Process of the previous release that uses a catalog while it is migrated; it runs in that release's tree.
+"""Process of older code that uses a catalog while it is migrated; it runs in the tree of that code.
 
     python old_process.py URL
 
@@ -9,11 +9,15 @@ it appended, as JSON.
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import structlog
+
+from catalog import open as opening
 from catalog.groups.repository import GroupRecord
 from catalog.lifecycle.expiry import OwnerKind
 from catalog.model import PartitionId
@@ -69,15 +73,19 @@ def _maintain(scene: Scene, number: int) -> None:
     catalog.garbage.remove_deleted()
     dead = catalog.garbage.dead_files(catalog.clock.now_ms() + 1000, 100)
     catalog.garbage.delete_rows([file.file_id for file in dead])
-    catalog.sessions.fence_silent(3_600_000)
+    limits = inspect.signature(catalog.sessions.fence_silent).parameters  # the release has no `confirm_ms`
+    catalog.sessions.fence_silent(*[3_600_000] * len(limits))
     catalog.expiry.inactive_owners(OwnerKind.SESSION, 0, 10)
     catalog.planning.partition_sizes()
 
 
 def main(url: str) -> None:
     """Use the catalog at `url` once for each line of standard input."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     clock = SystemClock()
     ids = SystemIds(clock)
+    if hasattr(opening, "migrate_catalog"):  # the release creates the catalog as it opens it
+        opening.migrate_catalog(url, clock, ids)
     with open_catalog(url, clock, ids) as catalog:
         scene = Scene.set_up(catalog, ids)
         topic = scene.topic("shared")

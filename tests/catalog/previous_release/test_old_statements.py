@@ -17,7 +17,7 @@ from psycopg.adapt import Transformer
 from catalog.database.connection import SCHEMA, connection_string
 from catalog.database.limits import DatabaseLimits
 from catalog.database.sql_files import parse_queries
-from tests.fixtures import previous_release
+from tests.fixtures.previous_release import PREVIOUS_RELEASE, report_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,9 +63,9 @@ def test_old_inserts_name_every_column_that_has_no_default(connection: psycopg.C
         assert needed <= set(re.findall(r"\w+", columns.decode())), table
 
 
-@pytest.mark.skipif(not previous_release.is_available(), reason=previous_release.report_header())
+@pytest.mark.skipif(not PREVIOUS_RELEASE.is_available, reason=report_header())
 def test_the_copied_statements_are_those_of_the_previous_release(tmp_path: Path) -> None:
-    previous_release.extract(tmp_path, "catalog/sql/queries")
+    PREVIOUS_RELEASE.extract(tmp_path, "catalog/sql/queries")
     original = tmp_path / "catalog" / "sql" / "queries"
     assert {path.name: path.read_bytes() for path in original.iterdir()} == {
         path.name: path.read_bytes() for path in _FILES

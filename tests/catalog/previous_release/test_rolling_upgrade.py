@@ -1,4 +1,4 @@
-"""A process of the previous release and this code on one catalog, before, during and after the migration."""
+"""A process of older code and this code on one catalog, before, during and after the migration."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from core.clock import Clock
     from core.ids import Ids
+    from tests.fixtures.previous_release import OldCode
 
 _ROUNDS = 3
 
@@ -33,7 +34,7 @@ def clock() -> Clock:
 
 
 class OldProcess:
-    """Running process of the previous release."""
+    """Running process of older code."""
 
     def __init__(self, requests: IO[str], responses: IO[str]) -> None:
         self._requests = requests
@@ -50,9 +51,9 @@ class OldProcess:
 
 
 @contextmanager
-def old_process(directory: Path, url: str) -> Iterator[OldProcess]:
-    """Run the previous release on a database; it must end without an error."""
-    previous_release.extract(directory, "catalog", "core", "tests/__init__.py", "tests/catalog")
+def old_process(code: OldCode, directory: Path, url: str) -> Iterator[OldProcess]:
+    """Run older code on a database; it must end without an error."""
+    code.extract(directory, "catalog", "core", "tests/__init__.py", "tests/catalog")
     script = Path(__file__).with_name("old_process.py")
     with subprocess.Popen(
         [sys.executable, "-P", str(script), url],
@@ -70,11 +71,12 @@ def old_process(directory: Path, url: str) -> Iterator[OldProcess]:
         assert process.wait(60) == 0
 
 
-def test_an_agent_of_the_previous_release_works_before_during_and_after_the_migration(
-    new_catalog_url: Callable[..., str], tmp_path: Path, clock: Clock, ids: Ids
+@pytest.mark.parametrize("code", previous_release.available(), ids=lambda code: code.name.replace(" ", "-"))
+def test_an_agent_of_older_code_works_before_during_and_after_the_migration(
+    code: OldCode, new_catalog_url: Callable[..., str], tmp_path: Path, clock: Clock, ids: Ids
 ) -> None:
     url = new_catalog_url(empty=True)
-    with old_process(tmp_path, url) as old:
+    with old_process(code, tmp_path, url) as old:
         offsets: set[int] = set()
         old.start_round()
         offsets |= old.appended()
