@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import psycopg
 import structlog
@@ -57,7 +57,7 @@ _log = structlog.get_logger(__name__)
 _MAX_ATTEMPTS = 8
 _USUAL_SHARED = 3  # connections for everything but commits and heartbeats, while none of them is stuck
 _MIN_BACKOFF_SECONDS = 0.01
-_MAX_BACKOFF_SECONDS = 1.0
+MAX_BACKOFF_SECONDS: Final = 1.0  # the longest pause between two attempts of a call
 _MAX_DOUBLINGS = 32
 _WAIT_PER_SILENCE = 0.45
 # After these errors the transaction has certainly not been committed.
@@ -489,7 +489,7 @@ class Database:
 
     def _backoff(self, retries: int) -> float:
         """Return a wait with full jitter (Brooker, "Exponential backoff and jitter")."""
-        ceiling = min(_MAX_BACKOFF_SECONDS, _MIN_BACKOFF_SECONDS * 2.0 ** min(retries, _MAX_DOUBLINGS))
+        ceiling = min(MAX_BACKOFF_SECONDS, _MIN_BACKOFF_SECONDS * 2.0 ** min(retries, _MAX_DOUBLINGS))
         return self._ids.random() * ceiling
 
     @contextmanager

@@ -79,11 +79,13 @@ def _watch(
     with Interrupts() as interrupts, open_context(settings, create=False, wait=wait) as opened:
         runner = _runner(opened, settings)
         with (
-            serve_collector(MaintenanceCollector(runner), metrics),
+            serve_collector(MaintenanceCollector(runner), metrics) as address,
             contextlib.suppress(KeyboardInterrupt),
             interrupts.shielded(),
         ):
             runner.start()
+            where = "" if address is None else f"; metrics at http://{address[0]}:{address[1]}/metrics"
+            click.echo(f"Maintaining the log until SIGTERM or ^C{where}", err=True)
             try:
                 interrupts.wait()
             finally:

@@ -12,6 +12,8 @@ from agent.runtime.byte_budget import ByteBudget
 from agent.runtime.errors import BusyError
 from agent.runtime.retry import RetryPolicy
 from agent.runtime.work_pool import WorkPool
+from agent.settings import AgentSettings
+from catalog.database.pool import MAX_BACKOFF_SECONDS
 from core.clock import ManualClock
 from core.errors import RetryableError, StaleStateError
 from core.ids import SeededIds
@@ -143,3 +145,16 @@ def test_pauses_grow_up_to_their_cap_with_jitter() -> None:
     policy = RetryPolicy(attempts=9, first_pause=0.1, max_pause=1.0, ids=SeededIds(1, ManualClock()))
     for attempt, full in enumerate((0.1, 0.2, 0.4, 0.8, 1.0, 1.0), 1):
         assert full / 2 <= policy.pause(attempt) <= full
+
+
+def test_a_write_is_repeated_within_three_seconds_of_the_end_of_an_outage() -> None:
+    """A pause of the write path and one of the catalog may begin just before PostgreSQL returns."""
+    settings = AgentSettings()
+    policy = RetryPolicy(
+        attempts=settings.write_attempts,
+        first_pause=settings.retry_pause_ms / 1000,
+        max_pause=settings.max_retry_pause_ms / 1000,
+        ids=SeededIds(1, ManualClock()),
+    )
+    longest = max(policy.pause(100), settings.poll_interval_ms / 1000)
+    assert 0 < longest + MAX_BACKOFF_SECONDS <= 3

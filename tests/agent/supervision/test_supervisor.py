@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
-from agent.runtime.health import Health, LoopLag
+from agent.runtime.health import CallHealth, Health, LoopLag
+from agent.runtime.probes import Probe
 from agent.runtime.sockets import bind
 from agent.supervision.control_loop import ControlLoop
 from agent.supervision.supervisor import Supervisor
 from core.clock import ManualClock
+from core.ids import SeededIds
 
 if TYPE_CHECKING:
     from core.errors import BackgroundTaskError
@@ -44,9 +48,9 @@ class _Process:
         self.failures.append(error)
         self.has_failed.set()
 
-    async def start(self) -> None:
+    async def start(self) -> str:
         self.control.start()
-        await self.supervisor.start(bind("127.0.0.1", 0))
+        return await self.supervisor.start(bind("127.0.0.1", 0))
 
     async def stop(self) -> None:
         self.supervisor.stop_watching()
@@ -75,3 +79,50 @@ async def test_a_process_whose_event_loop_is_stuck_is_ended() -> None:
     assert await asyncio.to_thread(process.was_ended.wait, _TIMEOUT_SECONDS)
     await process.stop()
     assert process.failures == []
+
+
+@pytest.mark.parametrize("route", ["/livez", "/readyz"])
+async def test_a_response_does_not_wait_for_a_probe_that_hangs(route: str) -> None:
+    process = _Process()
+    events: list[str] = []
+    hangs, fault_ends, has_ended = threading.Event(), threading.Event(), threading.Event()
+
+    def call(dependency: str) -> None:
+        events.append(f"{dependency} hangs")
+        if len(events) == 2:
+            hangs.set()
+        fault_ends.wait(_TIMEOUT_SECONDS)
+        events.append("a probe has ended")
+        if len(events) == 5:
+            has_ended.set()
+
+    probes = []
+    for dependency in ("catalog", "object_store"):
+        health = CallHealth(process.clock, limit_seconds=4)
+        process.health.require_ready(dependency, health.problem)
+        probes.append(
+            Probe(
+                dependency,
+                partial(call, dependency),
+                health,
+                interval_seconds=0.01,
+                clock=process.clock,
+                ids=SeededIds(1, process.clock),
+            )
+        )
+    address = await process.start()
+    process.clock.advance(5)
+    for probe in probes:
+        probe.start()
+    assert await asyncio.to_thread(hangs.wait, _TIMEOUT_SECONDS)
+    async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS, trust_env=False) as client:
+        response = await client.get(f"http://{address}{route}")
+    events.append("response")
+    for probe in probes:
+        probe.stop()
+    fault_ends.set()
+    assert await asyncio.to_thread(has_ended.wait, _TIMEOUT_SECONDS)
+    await process.stop()
+    assert events[2:] == ["response", "a probe has ended", "a probe has ended"]
+    problems = response.json()["problems"].keys()
+    assert problems == ({"catalog", "object_store"} if route == "/readyz" else set())

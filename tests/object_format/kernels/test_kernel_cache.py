@@ -166,6 +166,48 @@ def test_a_full_cache_does_not_fail_a_call(installation: Path, tmp_path: Path) -
     assert list((tmp_path / "cache").rglob("*.nbc")) == []
 
 
+REPORT = """
+import json
+from spark_jobs.task.worker_check import report_of_this_process
+print(json.dumps(report_of_this_process().problems))
+"""
+
+
+def test_the_preflight_names_the_directories_if_kernels_cannot_be_stored(tmp_path: Path) -> None:
+    """A file is in the place of every directory, so that none can be read, either."""
+    root, temporary, blocked = tmp_path / "installation", tmp_path / "temporary", tmp_path / "file"
+    for package in ("core", "catalog", "object_format", "object_store", "planner", "spark_jobs"):
+        shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in {path.parent for path in root.rglob("*.py")}:
+        (folder / "__pycache__").touch()
+    temporary.mkdir()
+    private = temporary / f"siltstone-kernels-{os.getuid()}"
+    for path in (private, blocked):
+        path.touch()
+    ran = subprocess.run(
+        [sys.executable, "-c", REPORT],
+        cwd="/",
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(root),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "NUMBA_CACHE_DIR": str(blocked / "configured"),
+            "XDG_CACHE_HOME": str(blocked / "user"),
+            "TMPDIR": str(temporary),
+        },
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    (problem,) = json.loads(ran.stdout)
+    assert problem.startswith("compiled kernels cannot be stored: ")
+    for directory in (blocked / "configured", root / "object_format", blocked / "user", private):
+        assert str(directory) in problem
+    assert problem.endswith("(set NUMBA_CACHE_DIR to a directory that only this user can write)")
+
+
 @pytest.mark.parametrize("mode", [0o777, 0o750])
 def test_a_temporary_directory_that_others_can_access_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int

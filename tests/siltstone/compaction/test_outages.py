@@ -124,17 +124,19 @@ def test_processes_wait_at_their_start_for_the_catalog_and_the_store(
     where += ["--s3-endpoint", str(config.endpoint), "--data-dir", str(tmp_path / "data")]
     agent = ["agent", "--http", "127.0.0.1:0", "--kafka", "127.0.0.1:0", *where]
     watcher = ["compact", "--watch", "--interval", "0.1", "--metrics", "127.0.0.1:0", *where]
+    maintenance = ["maintain", "--watch", *where]
+    commands = (agent, watcher, maintenance)
 
     with contextlib.ExitStack() as stack:
         restartable_s3.stop()
         restartable_postgres.stop()
         impatient = [
             stack.enter_context(started(tmp_path / f"impatient-{arguments[0]}", arguments, wait_seconds=1))
-            for arguments in (agent, watcher)
+            for arguments in commands
         ]
         patient = [
             stack.enter_context(started(tmp_path / arguments[0], arguments, wait_seconds=600))
-            for arguments in (agent, watcher)
+            for arguments in commands
         ]
         for process, read in impatient:
             assert process.wait(TIMEOUT_SECONDS) == 75
@@ -148,6 +150,7 @@ def test_processes_wait_at_their_start_for_the_catalog_and_the_store(
             server.start()
         until(lambda: '"ready"' in patient[0][1]())
         until(lambda: "Polling every 0.1 s" in patient[1][1]())
+        until(lambda: "Maintaining the log" in patient[2][1]())
         for process, read in patient:
             process.send_signal(signal.SIGTERM)
             assert process.wait(TIMEOUT_SECONDS) == 0, read()
