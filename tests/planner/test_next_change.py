@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from planner.next_change import next_change_ms
 from planner.policy import make_plan
 from planner.settings import PlannerSettings
 from tests.planner.model_log import NOW_MS, Chunk, ModelLog, topic_rules
@@ -68,4 +69,26 @@ def test_the_next_change_is_the_first_of_all_times(rules: TopicRules, changes_ms
 
 def test_an_empty_log_never_changes_by_itself() -> None:
     log = ModelLog(rules=[topic_rules(0)])
-    assert make_plan(log.snapshot(PACED), PACED).next_change_ms is None
+    plan = make_plan(log.snapshot(PACED), PACED)
+    assert plan.next_change_ms is None
+    assert plan.is_complete
+
+
+@pytest.mark.parametrize(("policy", "changes_ms"), [("compact", 21_000), ("delete", None)])
+def test_small_files_may_merge_once_their_records_leave_the_shortest_lag(
+    policy: str, changes_ms: int | None
+) -> None:
+    """Their partitions need not be among those of the snapshot."""
+    log = ModelLog(rules=[topic_rules(0, cleanup_policy=policy)])
+    (key,) = log.extents
+    eager = PlannerSettings(max_job_files=1)
+    for _ in range(2):
+        log.append({key: Chunk(records=2, length=10)})
+    for job in make_plan(log.snapshot(eager), eager).jobs:
+        log.apply(job)
+    log.rules = [replace(each, min_compaction_lag_ms=21_000, max_compaction_lag_ms=-1) for each in log.rules]
+    snapshot = log.snapshot(PACED)
+    assert snapshot.mergeable
+    alone = replace(snapshot, partitions=(), fragmented=(), now_ms=NOW_MS + 1)
+    expected = None if changes_ms is None else NOW_MS + changes_ms
+    assert next_change_ms(alone, ()) == expected

@@ -82,7 +82,12 @@ def test_a_cleaning_waits_for_dirty_bytes_or_for_their_age() -> None:
         "a job for offsets 0 to 3 waits for 16.0 MiB more or 300 s"
     ]
 
-    log.now_ms += 300_000
+    log.now_ms += 100_000
+    (aged,) = make_plan(log.snapshot(), PlannerSettings()).jobs
+    assert aged.wait is not None
+    assert aged.wait.seconds == 200.0
+
+    log.now_ms += 200_000
     assert [job.kind for job in make_plan(log.snapshot(), PACED).jobs] == [JobKind.CLEANING]
 
 

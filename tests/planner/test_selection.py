@@ -38,6 +38,18 @@ def test_a_job_reads_bytes_that_it_does_not_need_if_that_costs_less_than_another
     assert draft.is_near(log.extents[last]) is is_near
 
 
+def test_a_job_saves_no_get_in_files_that_the_extents_do_not_share() -> None:
+    between = GET_IN_READING + JOB_IN_READING // 2 + 1
+    log = ModelLog(rules=[topic_rules(0)], partition_count=3)
+    first, unneeded, last = sorted(log.extents)
+    log.append({key: Chunk(records=1, length=between if key == unneeded else 10) for key in log.extents})
+    log.append({first: Chunk(records=1, length=10)})
+    snapshot = log.snapshot()
+    draft = JobDraft(JobKind.INGESTION, snapshot.files, PlannerSettings(), snapshot.now_ms)
+    draft.take(log.view(first), log.extents[first])
+    assert not draft.is_near(log.extents[last])
+
+
 LENGTHS = st.sampled_from([0, 10, 100, 300, 40 * MIB])
 
 
