@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from planner.pace import is_ingestion_due
 from planner.plan import JobKind, Verdict, Wait
 from planner.policy import make_plan
 from planner.settings import MIB, PlannerSettings
@@ -57,6 +58,11 @@ def test_ingestion_files_are_compacted_once_there_is_enough(enough: str) -> None
     assert [job.kind for job in make_plan(log.snapshot(), PACED).jobs] == [JobKind.INGESTION]
 
 
+def test_without_files_nothing_is_due() -> None:
+    assert is_ingestion_due(1, 0, 0, 0, PlannerSettings(force=True))
+    assert not is_ingestion_due(0, 0, 0, 0, PlannerSettings(force=True))
+
+
 def dirty_log() -> ModelLog:
     """Return a log whose compacted partition is due for cleaning, with all records in compacted files."""
     log = log_of("compact")
@@ -76,6 +82,8 @@ def test_a_cleaning_waits_for_dirty_bytes_or_for_their_age() -> None:
         JobKind.CLEANING,
         Wait(files=0, size_bytes=16 * MIB - eager.taken_bytes, seconds=300.0),
     )
+    (forced,) = make_plan(log.snapshot(), PlannerSettings(force=True)).jobs
+    assert (forced.kind, forced.wait) == (JobKind.CLEANING, None)
     paced = make_plan(log.snapshot(), PACED)
     assert paced.jobs == ()
     assert [each.reason for each in paced.decisions] == [
