@@ -356,6 +356,7 @@ def view_of(*parts: Part) -> PartitionView:
 @given(views(), st.sets(st.integers(0, 12), max_size=1))
 @example(view_of(*[Part(length=length) for length in (40, 5, 20, 5, 40, 20, 5, 40)]), set())
 @example(view_of(*[Part(length=20, records=count) for count in (MAX_SPAN // 2, MAX_SPAN // 2, 1)]), set())
+@example(view_of(*[Part(length=length) for length in (5, 5, 5, 5, 5, 500, 40, 40, 40, 40)]), set())
 def test_clustering_takes_the_newest_run_of_the_highest_level(view: PartitionView, taken: set[int]) -> None:
     """If all that a plan sees is in runs that justify no job, it takes the longest."""
     snapshot = Snapshot(now_ms=NOW_MS, partitions=(view,), files=FILES)
