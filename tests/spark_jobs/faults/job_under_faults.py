@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from catalog.model import FileKind, PartitionId
 from maintenance.garbage_collection import collect_garbage
@@ -26,6 +27,7 @@ RECORDS = 60
 TABLE_BYTES = 2048
 """Enough for the keys of a partition, but not for its records: the shuffle plan makes several buckets."""
 SHARES = 8
+_LOOKS: Final = 100
 TASKS = {f"{stage}-{number}" for stage in ("cut", "judge", "write") for number in range(SHARES)}
 """The tasks of the shuffle plan, with as many judges as shares. Two run at a time, in this order."""
 
@@ -62,10 +64,25 @@ class JobUnderFaults:
             assert all(each.unique_keys for each in self._catalog_log.extents(partition, FileKind.COMPACTED))
 
     def collect(self, clock: ManualClock) -> int:
-        """Collect garbage and verify that only live objects are left; return the number of orphans."""
+        """Collect garbage and verify that only live objects are left; return the number of orphans.
+
+        The Python worker of a task may outlive its executor for a moment, and begin another upload.
+        """
         clock.advance(61)
         settings = MaintenanceSettings(unfinished_upload_ms=0)
-        collected = collect_garbage(self._catalog, self._catalog_log.store, clock, settings)
+        orphans, left = 0, {""}
+        for _ in range(_LOOKS):
+            orphans += collect_garbage(self._catalog, self._catalog_log.store, clock, settings).orphans
+            left = self._unexpected_files()
+            if not left:
+                break
+            time.sleep(0.1)
+        assert not left, left
+        self._check_log()
+        return orphans
+
+    def _unexpected_files(self) -> set[str]:
+        """Return the files of the store that are not live, and the live ones that it lacks."""
         live = {
             each.object_name
             for partition in self._partitions
@@ -73,10 +90,7 @@ class JobUnderFaults:
         }
         root = Path(self._store.url.removeprefix("file://"))
         files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
-        left = files ^ (live | {IDENTITY_NAME})
-        assert not left, left
-        self._check_log()
-        return collected.orphans
+        return files ^ (live | {IDENTITY_NAME})
 
 
 def pairs_of(file: int, partition: int) -> list[tuple[bytes, bytes | None]]:
