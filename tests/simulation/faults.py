@@ -40,7 +40,6 @@ _PARTS: Final = (
 _CHANGES: Final = frozenset(
     (
         "commits.commit",
-        "commits.commit_together",
         "jobs.submit",
         "jobs.complete",
         "jobs.release",
