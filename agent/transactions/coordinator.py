@@ -165,6 +165,8 @@ class TransactionCoordinator:
         try:
             while self._waiting:
                 batch = self._next_batch()
+                if not batch:
+                    break
                 requests = [each.request for each in batch]
                 results: Sequence[EndedTransaction | Exception]
                 try:
@@ -188,13 +190,18 @@ class TransactionCoordinator:
             )
 
     def _next_batch(self) -> list[_WaitingEnd]:
-        """Return the first of those that wait. Another end of the same transactional id waits for it."""
+        """Return the first of those that wait. Another end of the same transactional id waits for it.
+
+        An end whose client has gone is dropped. The client may have repeated it at another agent, and here it
+        could end the next transaction of the same epoch.
+        """
         batch: dict[str, _WaitingEnd] = {}
         while self._waiting and len(batch) < _MAX_ENDS:
             if self._waiting[0].request.transactional_id in batch:
                 break
             waiting = self._waiting.popleft()
-            batch[waiting.request.transactional_id] = waiting
+            if not waiting.ended.cancelled():
+                batch[waiting.request.transactional_id] = waiting
         return list(batch.values())
 
     def _ended(self, ended: EndedTransaction) -> ProducerIdentity:

@@ -106,6 +106,21 @@ async def test_a_client_that_goes_delays_nobody() -> None:
         assert [(await each).producer_id for each in (first, second)] == [2, 3]
 
 
+async def test_an_end_that_waits_is_dropped_when_its_client_has_gone() -> None:
+    """The client may have ended the transaction at another agent, and begun the next one."""
+    async with coordinating() as (coordinator, table):
+        first = ending(coordinator, "a", 1)
+        await asyncio.sleep(0)
+        gone = ending(coordinator, "b", 2)
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.wait([gone])
+        table.gate.set()
+        await first
+        assert (await ending(coordinator, "c", 3)).producer_id == 3
+        assert table.calls == [["a"], ["c"]]
+
+
 async def test_a_reader_that_cannot_be_woken_delays_no_client() -> None:
     """The transactions have ended in the catalog; readers look again by themselves."""
 
