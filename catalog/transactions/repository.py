@@ -285,10 +285,17 @@ class Transactions:
 
         Transactions often share partitions. If they ended separately, each would wait until the server has
         synced the end of the previous one.
+
+        An attempt after an outage ends no transaction that began after this call: the client may have
+        repeated its request at another agent, and begun the next one, with the same epoch without KIP-890.
+        CONCURRENT_TRANSACTIONS: there is such a transaction.
         """
         producers = [each.producer.producer_id for each in requests]
+        begun_at = self._database.monotonic()
 
         def work(transaction: Transaction) -> list[_Sent | TransactionRefusedError]:
+            # Before the catalog's time is read, so that the age is never too large.
+            age_ms = int((self._database.monotonic() - begun_at) * 1000)
             sent = transaction.send
             # The partitions are locked in the same round trip, before the ids are known to be the producers'.
             sent_ids = sent(
@@ -299,15 +306,24 @@ class Transactions:
             transaction.wait()
             locked = _locked(sent_ids.fetchall())
             return [
-                self._end_locked(transaction, locked.get(each.transactional_id), each) for each in requests
+                self._end_locked(transaction, locked.get(each.transactional_id), each, age_ms)
+                for each in requests
             ]
 
         results = self._database.transact("transactions.end", work)
         return [each.received() if isinstance(each, _Sent) else each for each in results]
 
     def _end_locked(
-        self, transaction: Transaction, locked: LockedId | None, request: EndRequest
+        self, transaction: Transaction, locked: LockedId | None, request: EndRequest, age_ms: int
     ) -> _Sent | TransactionRefusedError:
+        """End a transaction, unless it began after the request, which is `age_ms` old."""
+        started_ms = None if locked is None else locked.producer.started_ms
+        # A server whose clock is behind refuses only requests that have waited.
+        if locked is not None and started_ms is not None and age_ms and started_ms > locked.now_ms - age_ms:
+            return TransactionRefusedError(
+                TransactionRefusal.CONCURRENT_TRANSACTIONS,
+                f"the transaction of {request.transactional_id!r} began after the request to end one",
+            )
         try:
             if locked is None:
                 raise unknown_producer(request.producer.producer_id)

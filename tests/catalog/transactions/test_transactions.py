@@ -16,8 +16,10 @@ from tests.catalog.checks import InvariantChecker
 from tests.catalog.scene import Scene, advance_log_start, run_of, runs_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from uuid import UUID
 
+    from catalog.database.pool import Transaction
     from catalog.model import PartitionState, RunResult, Topic
     from core.clock import ManualClock
 
@@ -244,6 +246,33 @@ def test_the_next_transaction_of_a_producer_does_not_end_in_place_of_one_that_ha
     assert ended.partitions == ()
     assert _write(scene, topic, producer, 3).refusal is None
     assert transactions.end("t", producer, commits=True).producer == producer
+
+
+def test_a_late_attempt_does_not_end_the_transaction_after_the_one_that_it_was_for(
+    scene: Scene, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While an agent repeats a request in an outage, its client repeats it at another agent."""
+    topic, transactions = scene.topic(), scene.catalog.transactions
+    producer = _begin(scene, "t", topic)
+    _write(scene, topic, producer)
+    transact = transactions._database.transact
+
+    def delayed(operation: str, work: Callable[[Transaction], object]) -> object:
+        monkeypatch.setattr(transactions._database, "transact", transact)
+        clock.advance(5)
+        transactions.end("t", producer, commits=True)
+        transactions.add_partitions("t", producer, _partitions(topic, 0))
+        assert _write(scene, topic, producer, 3).refusal is None
+        clock.advance(5)
+        return transact(operation, work)
+
+    monkeypatch.setattr(transactions._database, "transact", delayed)
+    with pytest.raises(TransactionRefusedError) as error:
+        transactions.end("t", producer, commits=True)
+    assert _refusal(error) is TransactionRefusal.CONCURRENT_TRANSACTIONS
+    assert _write(scene, topic, producer, 6).refusal is None
+    clock.advance(5)
+    assert len(transactions.end("t", producer, commits=False).controls) == 1
 
 
 def test_offsets_of_a_transaction_are_committed_with_it_or_not_at_all(scene: Scene) -> None:
