@@ -87,7 +87,7 @@ class OffsetExpiry:
         await self._load_abandoned(listed)
 
     async def _load_abandoned(self, listed: Sequence[ListedGroup]) -> None:
-        """Load the groups that have members of which this agent has heard nothing.
+        """Load the groups whose members this agent does not know yet.
 
         They take at most half of the space for groups. The next run loads others.
         """

@@ -107,7 +107,7 @@ class ConsumerStateMachine:
         # By member and partition: the member epoch since which the member owns the partition (KIP-1251).
         self._owned_since: dict[str, dict[PartitionId, int]] = {}
         self._view: TopicView | None = None
-        self._matches: dict[str, frozenset[str]] = {}  # by member: what its pattern selects
+        self._matches: dict[str, frozenset[str]] = {}  # by member: the topics that match its pattern
         self._has_removals = False
         for member in initial.members:
             self.members.put(member)
