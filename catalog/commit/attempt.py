@@ -4,6 +4,10 @@
    ids, the partitions in (topic id, partition) order, the producers. Then assign offsets:
    `catalog.commit.bulk_assignment` handles the usual sections, `catalog.commit.assignment` the others.
 2. Write, and commit.
+
+Several files may share a transaction. It takes the locks of all of them first, in the same order
+(`lock_together`). Then one attempt follows the other, and each one reads what those before it have written.
+Their statements share round trips: a transaction of n files takes n + 1.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from catalog.commit.results import (
 )
 from catalog.commit.transactions import TransactionalRuns
 from catalog.database.sql_files import load_queries
-from catalog.errors import CommitResultExpiredError
+from catalog.errors import CommitResultExpiredError, InvalidCommitError
 from catalog.lifecycle.expiry import COMMIT_RESULT_RETENTION_MS
 from catalog.lifecycle.incarnation import replaced_error
 from catalog.lifecycle.lost_commits import REPORT_PERIOD_MS
@@ -89,6 +93,13 @@ class CommitAttempt:
         self._transactional = TransactionalRuns(
             commit.sections if self._producers.have_transactions else (), self._columns
         )
+
+    def require_no_transaction(self) -> None:
+        """Raise InvalidCommitError if the file has batches of transactions, so that it is committed alone."""
+        if self._producers.have_transactions:
+            raise InvalidCommitError(
+                f"file {self._commit.file_id} has a transaction, so no other file may share its commit"
+            )
 
     def run(self) -> tuple[list[SectionOutcome], int]:
         """Return the outcomes by section, and the time of the commit that produced them."""
@@ -329,6 +340,23 @@ class CommitAttempt:
 
     def _file_params(self) -> dict[str, object]:
         return {"file_id": self._commit.file_id, "now_ms": self._now_ms}
+
+
+def lock_together(transaction: Transaction, commits: Sequence[FileCommit]) -> None:
+    """Send the statements that take the locks of several files, in the order that every transaction uses.
+
+    Without them, the second file would lock its partitions after those of the first one, in any order. No
+    file may have transactions: the locks of transactional ids come before those of partitions.
+    """
+    for file_id in sorted(commit.file_id for commit in commits):
+        transaction.send(_SQL["lock_file_id"], {"file_id": file_id})
+    transaction.send(_SQL["keep_session"], {"session_id": commits[0].session_id})
+    sections = {
+        (section.topic_id.int, section.partition): section
+        for commit in commits
+        for section in commit.sections
+    }
+    transaction.send(_SQL["lock_partitions"], SectionColumns(list(sections.values())).keys())
 
 
 def _is_transactional(run: BatchRun) -> bool:

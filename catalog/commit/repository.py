@@ -9,14 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from catalog.commit.assignment import check_commit
-from catalog.commit.attempt import CommitAttempt
+from catalog.commit.attempt import CommitAttempt, lock_together
 from catalog.commit.notifications import announce
 from catalog.commit.readoption import AcknowledgedReadoption, Readoption
 from catalog.commit.results import section_results
 from catalog.database.pool import Reserve
+from catalog.errors import InvalidCommitError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from uuid import UUID
 
     from catalog.database.pool import Database, Transaction
@@ -38,26 +39,51 @@ class Commits:
         call may be repeated until it returns. SessionFencedError: the session may not commit.
         CommitResultExpiredError: the file was committed so long ago that the results are no longer stored.
         """
-        check_commit(commit)
-
-        def work(transaction: Transaction) -> tuple[tuple[SectionResult, ...], CommitAttempt, int]:
-            attempt = CommitAttempt(
-                transaction,
-                commit,
-                self._database.injected_now_ms,
-                self._incarnations.evidence,
-                is_recovering=self._incarnations.is_recovering,
-            )
-            outcomes, committed_ms = attempt.run()
-            # The server processes the last statements while the results are built.
-            results = section_results(outcomes, commit, committed_ms, with_extents=with_extents)
-            return results, attempt, committed_ms
-
-        results, attempt, committed_ms = self._database.transact(
-            "commits.commit", work, reserve=Reserve.COMMITS
-        )
-        self._incarnations.committed(commit.file_id, attempt.epoch, attempt.flushed, committed_ms)
+        (results,) = self.commit_together([commit], with_extents=with_extents)
         return results
+
+    def commit_together(
+        self, commits: Sequence[FileCommit], *, with_extents: bool = False
+    ) -> list[tuple[SectionResult, ...]]:
+        """Commit files of one session in their order in one transaction, all or none; return their results.
+
+        The results are those of commits one after the other. All files share one flush of the WAL. The errors
+        are those of `commit`, and then no file is committed. A repeated call may have other files, because
+        each file keeps its own results. InvalidCommitError: there are several files, and they have several
+        sessions, or transactions.
+        """
+        for commit in commits:
+            check_commit(commit)
+        if len({commit.session_id for commit in commits}) > 1:
+            raise InvalidCommitError("the files of one transaction have several sessions")
+
+        def work(transaction: Transaction) -> list[tuple[tuple[SectionResult, ...], CommitAttempt, int]]:
+            attempts = [
+                CommitAttempt(
+                    transaction,
+                    commit,
+                    self._database.injected_now_ms,
+                    self._incarnations.evidence,
+                    is_recovering=self._incarnations.is_recovering,
+                )
+                for commit in commits
+            ]
+            if len(attempts) > 1:
+                for attempt in attempts:
+                    attempt.require_no_transaction()
+                lock_together(transaction, commits)
+            done = []
+            for commit, attempt in zip(commits, attempts, strict=True):
+                outcomes, committed_ms = attempt.run()
+                # The server processes the last statements while the results are built.
+                results = section_results(outcomes, commit, committed_ms, with_extents=with_extents)
+                done.append((results, attempt, committed_ms))
+            return done
+
+        done = self._database.transact("commits.commit", work, reserve=Reserve.COMMITS)
+        for commit, (_, attempt, committed_ms) in zip(commits, done, strict=True):
+            self._incarnations.committed(commit.file_id, attempt.epoch, attempt.flushed, committed_ms)
+        return [results for results, *_ in done]
 
     def readopt(
         self,

@@ -91,6 +91,37 @@ class CatalogMachine(RuleBasedStateMachine):
         self.sequences[key, producer] = sequence + count
         self.sent.append((key, producer, sequence, count, result.runs[0].base_offset))
 
+    @precondition(lambda self: self.topics)
+    @rule(
+        data=st.data(),
+        producer=st.integers(1, 2),
+        counts=st.lists(st.integers(1, 4), min_size=2, max_size=3),
+    )
+    def commit_together(self, data: st.DataObject, producer: int, counts: list[int]) -> None:
+        """Some of the files were committed before. The others continue a producer's sequence."""
+        known = (
+            data.draw(st.lists(st.sampled_from(self.committed[-5:]), max_size=2)) if self.committed else []
+        )
+        topic = data.draw(st.sampled_from(self.topics))
+        files = []
+        for count in counts:
+            key = PartitionId(topic.topic_id, data.draw(st.integers(0, _PARTITIONS - 1)))
+            sequence = self.sequences.get((key, producer), 0)
+            files.append(self.scene.file({key: [run_of(count, producer=(producer, 0, sequence))]}))
+            self.sequences[key, producer] = sequence + count
+        results = self.catalog.commits.commit_together(
+            [*(commit for commit, _ in known), *files], with_extents=True
+        )
+        for (_, earlier), again in zip(known, results, strict=False):
+            self._check_repeated(earlier, again)
+        for file, (result,) in zip(files, results[len(known) :], strict=True):
+            assert result.runs[0].refusal is None
+            self.committed.append((file, (result,)))
+            (run,), key = file.sections[0].runs, PartitionId(result.topic_id, result.partition)
+            assert run.producer is not None
+            sequence, base_offset = run.producer.base_sequence, result.runs[0].base_offset
+            self.sent.append((key, producer, sequence, run.offset_count, base_offset))
+
     @precondition(lambda self: self.sent)
     @rule()
     def send_again_in_another_file(self) -> None:
@@ -121,7 +152,9 @@ class CatalogMachine(RuleBasedStateMachine):
     def retry_a_commit(self, data: st.DataObject) -> None:
         """A retry returns the results of the first commit, with the current log start offsets."""
         commit, results = data.draw(st.sampled_from(self.committed[-5:]))
-        again = self.catalog.commits.commit(commit, with_extents=True)
+        self._check_repeated(results, self.catalog.commits.commit(commit, with_extents=True))
+
+    def _check_repeated(self, results: tuple[SectionResult, ...], again: tuple[SectionResult, ...]) -> None:
         assert again == tuple(
             replace(result, log_start_offset=found.log_start_offset)
             for result, found in zip(results, again, strict=True)

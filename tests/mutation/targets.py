@@ -37,6 +37,7 @@ TARGETS: Final = {
             "tests/catalog/commit/test_bulk_assignment.py",
             "tests/catalog/commit/test_results.py",
             "tests/catalog/commit/test_commit.py",
+            "tests/catalog/commit/test_commit_together.py",
             "tests/catalog/commit/test_producers.py",
             "tests/catalog/topics/test_extents.py",
             "tests/maintenance/readopt/test_readoption.py",

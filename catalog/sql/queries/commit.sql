@@ -29,6 +29,10 @@ FROM sessions AS s CROSS JOIN current_incarnation AS c
 WHERE s.session_id = %(session_id)s
 FOR KEY SHARE OF s;
 
+-- name: keep_session
+-- Lock the session of several files, before their partitions: it is not fenced before the transaction ends.
+SELECT FROM sessions WHERE session_id = %(session_id)s FOR KEY SHARE;
+
 -- name: awaits_readoption
 -- Return whether a gap in a producer's sequence may still be filled: acknowledged commits wait to be readopted, or an
 -- agent that lived when the incarnation began may still report some.
