@@ -15,10 +15,11 @@ A producer is *stalled* if it has used up its requests in flight. This is known 
 they may have five. A producer of many bytes counts as stalled at its third, so that one file is filled while
 another is uploaded.
 
-Files are uploaded in parallel, and committed one at a time. The bytes in flight may be as many times those of
-the open file as a PUT takes longer than a commit. If all files are equal, so many are uploaded while one is
-committed. More files would only wait for their commits, while a file that stays open collects the requests of
-more producers. A small file waits for larger ones, at most until the flush interval ends. So producers that
+Files are uploaded in parallel, and committed in order. The time of a commit is that of one file: files that
+are committed together divide it. The bytes in flight may be as many times those of the open file as a PUT
+takes longer than a commit. If all files are equal, so many are uploaded while one is committed. More files
+would only wait for their commits, while a file that stays open collects the requests of more producers. A
+small file waits for larger ones, at most until the flush interval ends. So producers that
 are acknowledged at different times meet in one file again. The agent learns how long PUTs and commits take.
 
 The idle time is learnt from arrivals like a retransmission timeout (RFC 6298), from a mean and a mean
@@ -249,7 +250,7 @@ class EarlyCloseRule:
         self._put_seconds.learn(seconds)
 
     def committed(self, seconds: float) -> None:
-        """Record how long the commit of a file took."""
+        """Record how long the commit of a file took, or its share of the time of a common commit."""
         self._commit_seconds.learn(seconds)
 
     def _is_small_among_those_in_flight(self) -> bool:

@@ -89,7 +89,7 @@ class AgentMetrics:
         )
         self.commit_seconds = Histogram(
             "siltstone_ingestion_commit_seconds",
-            "Time of the commit of one ingestion file, with retries",
+            "Time of the commit of one ingestion file and of the files that share it, with retries",
             buckets=_SECONDS,
             registry=registry,
         )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from agent.write.pending_append import PendingAppend
     from agent.write.validation import ValidatedAppend, ValidatedBatch
-    from catalog.model import Topic
+    from catalog.model import ProducerStamp, Topic
     from core.errors import SiltstoneError
 
 
@@ -38,8 +38,9 @@ class OpenFile:
 
     `known_topics` has the topics as the validation of the batches knew them. `requests` counts the requests
     of each idempotent producer that end in this file. `producers` has the id and epoch of each one with
-    batches in it. `opened_at` is the loop's time of its first append,
-    `appended_at` that of each request that ends in this file. `reason` says why it was closed.
+    batches in it, and `has_transactions` says whether one of them is transactional. `opened_at` is the loop's
+    time of its first append, `appended_at` that of each request that ends in this file. `reason` says why it
+    was closed.
     """
 
     # By topic first: neighbours in a request have the same topic, and hashing a UUID is slow.
@@ -48,6 +49,7 @@ class OpenFile:
     size: int = 0
     requests: Counter[int] = field(default_factory=Counter)
     producers: set[tuple[int, int]] = field(default_factory=set)
+    has_transactions: bool = False
     opened_at: float = 0.0
     appended_at: list[float] = field(default_factory=list)
     reason: str = "full"
@@ -69,6 +71,12 @@ class OpenFile:
         """Append `piece` to the section of the partition."""
         self.sections(topic_id).setdefault(partition, []).append(piece)
         self.size += len(piece.data)
+
+    def note_producer(self, stamp: ProducerStamp) -> None:
+        """Note the idempotent producer of batches in this file."""
+        self.producers.add(stamp.identity)
+        if stamp.is_transactional:
+            self.has_transactions = True
 
     def fail(self, error: SiltstoneError) -> None:
         """Fail the batches that have no result yet."""

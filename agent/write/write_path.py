@@ -9,9 +9,10 @@ A file passes through these steps:
    grows: a slow store makes files larger, not more numerous.
 3. Closed files are sealed (laid out) and uploaded by one PUT each, in one call of the uploads pool. Several
    files are uploaded at a time.
-4. Files are committed one by one, in the order in which they were closed. Batches that a producer sent in
-   order therefore have their offsets in order. A commit is idempotent by file, so that a lost response does
-   no harm.
+4. Files are committed in the order in which they were closed. Batches that a producer sent in order
+   therefore have their offsets in order. Uploaded files that wait for a commit share one transaction
+   (`agent.write.commit_groups`). If that fails, they are committed one by one. A commit is idempotent by
+   file, so that a lost response does no harm.
 5. After the commit, the appends are completed and the listeners are notified.
 
 A file that cannot be uploaded or committed in `write_attempts` attempts fails only its own appends. Later
@@ -24,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, repeat
 from typing import TYPE_CHECKING, Protocol
@@ -36,6 +37,7 @@ from agent.cluster.errors import AppendFailedError
 from agent.runtime.byte_budget import ByteBudget
 from agent.runtime.errors import BusyError, StoppingError
 from agent.runtime.health import start_essential_task
+from agent.write.commit_groups import Flight, FlightQueue
 from agent.write.ingestion_buffer import IngestionBuffer, OpenFile
 from agent.write.ingestion_file import SealedFile, complete_appends, seal
 from agent.write.pending_append import AppendResult, PendingAppend
@@ -45,7 +47,7 @@ from core.errors import RetryableError, SiltstoneError, StaleStateError
 from object_store.accounting import Purpose
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from agent.cluster.catalog_epoch import CatalogEpoch
     from agent.cluster.commits import CommitListener
@@ -84,19 +86,15 @@ def _stamp_of(appends: Sequence[ValidatedAppend]) -> ProducerStamp | None:
 
 
 class CommitLog(Protocol):
-    """The operation of the catalog that the write path needs."""
+    """The operations of the catalog that the write path needs. Repeated calls have no further effect."""
 
     def commit(self, commit: FileCommit, /) -> tuple[SectionResult, ...]:
-        """Make an uploaded file part of the log. Repeated calls have no further effect."""
+        """Make an uploaded file part of the log."""
         ...
 
-
-@dataclass(slots=True)
-class _Flight:
-    """A file that is being uploaded or committed."""
-
-    file: OpenFile
-    upload: asyncio.Task[SealedFile]
+    def commit_together(self, commits: Sequence[FileCommit], /) -> Sequence[tuple[SectionResult, ...]]:
+        """Make uploaded files of one session part of the log in their order, all or none."""
+        ...
 
 
 class WritePath:
@@ -140,7 +138,7 @@ class WritePath:
         self._failed = failed_producers
         self._buffer = IngestionBuffer(settings.flush_bytes)
         self._closed: deque[OpenFile] = deque()
-        self._flights: asyncio.Queue[_Flight] = asyncio.Queue()  # at most max_files_in_flight entries
+        self._flights = FlightQueue()  # at most max_files_in_flight entries
         self._in_flight = 0
         self._due: OpenFile | None = None  # the file to close next, if it is still open
         self._timer_file: OpenFile | None = None  # the file of the timer
@@ -220,7 +218,7 @@ class WritePath:
                 for each in full:
                     each.opened_at = each.opened_at or now
                     if stamp is not None:
-                        each.producers.add(stamp.identity)
+                        each.note_producer(stamp)
                     self.early_close.closed(each.size)
                 file = self._buffer.open if self._buffer.open.size else full[-1]
         self._added(appends, size, file)
@@ -234,7 +232,7 @@ class WritePath:
         stamp = _stamp_of(appends)
         if stamp is not None:
             file.requests[stamp.producer_id] += 1
-            file.producers.add(stamp.identity)
+            file.note_producer(stamp)
         if size:
             self.early_close.arrived(
                 self._clock.monotonic(),
@@ -359,7 +357,7 @@ class WritePath:
         upload = asyncio.get_running_loop().create_task(self._upload(file), name="upload")
         self._uploads.add(upload)
         upload.add_done_callback(self._uploads.discard)
-        self._flights.put_nowait(_Flight(file, upload))
+        self._flights.put(Flight(file, upload))
 
     async def _upload(self, file: OpenFile) -> SealedFile:
         layout = partial(
@@ -394,34 +392,63 @@ class WritePath:
 
     async def _commit_in_order(self) -> None:
         while True:
-            flight = await self._flights.get()
-            try:
-                sealed = await flight.upload
-            except Exception as error:  # noqa: BLE001  # producers must get a result after any failure
-                self._fail(flight, error, "the records were not committed")
-            else:
-                if await self._commit_and_complete(flight, sealed):
-                    now = asyncio.get_running_loop().time()
-                    self._metrics.append_seconds.observe_all([now - at for at in flight.file.appended_at])
-                del sealed
-            self._in_flight -= 1
-            self.budget.release(flight.file.size)
-            self.early_close.acknowledged(self._clock.monotonic(), flight.file.size, flight.file.requests)
-            del flight  # releases the producers' buffers before the wait for the next file
-            self._schedule()
+            group = await self._flights.next_group()
+            results = await self._commit_together(group)
+            while group:
+                # Keep no reference: the producers' buffers are released before the wait for the next file.
+                await self._finish(group.popleft(), results.popleft())
+                if group:
+                    await asyncio.sleep(0)  # the responses to this file's producers come first
 
-    async def _commit_and_complete(self, flight: _Flight, sealed: SealedFile) -> bool:
-        """Commit a file and complete its appends; return True if it is committed."""
+    async def _commit_together(self, group: Collection[Flight]) -> deque[tuple[SectionResult, ...] | None]:
+        """Commit the files of a group; return the results by file, or None for each file to commit alone."""
+        alone: deque[tuple[SectionResult, ...] | None] = deque([None] * len(group))
+        if len(group) == 1:
+            return alone
+        commits = [self._commit_of(flight, flight.upload.result()) for flight in group]
+        begun_at = self._clock.monotonic()
         try:
-            results = self._failed.judge(sealed.commit, await self._commit(flight, sealed))
-            self._check_epoch(results)
-            complete_appends(sealed, results)
+            results = await self._pools.commits.run(partial(self._log.commit_together, commits))
+        except Exception as error:  # noqa: BLE001  # the file that causes it fails alone
+            _log.warning("files are committed one by one", files=len(group), error=str(error))
+            return alone
+        seconds = self._clock.monotonic() - begun_at
+        for _ in group:
+            self._metrics.commit_seconds.observe(seconds)
+            self.early_close.committed(seconds / len(group))
+        return deque(results)
+
+    async def _finish(self, flight: Flight, results: tuple[SectionResult, ...] | None) -> None:
+        """Complete the appends of a file; commit it first, unless it has `results`."""
+        try:
+            sealed = await flight.upload
+        except Exception as error:  # noqa: BLE001  # producers must get a result after any failure
+            self._fail(flight, error, "the records were not committed")
+        else:
+            if await self._commit_and_complete(flight, sealed, results):
+                now = asyncio.get_running_loop().time()
+                self._metrics.append_seconds.observe_all([now - at for at in flight.file.appended_at])
+            del sealed
+        self._in_flight -= 1
+        self.budget.release(flight.file.size)
+        self.early_close.acknowledged(self._clock.monotonic(), flight.file.size, flight.file.requests)
+        self._schedule()
+
+    async def _commit_and_complete(
+        self, flight: Flight, sealed: SealedFile, results: tuple[SectionResult, ...] | None
+    ) -> bool:
+        """Commit a file that has no results yet, and complete its appends; return True if it is committed."""
+        try:
+            found = await self._commit(flight, sealed) if results is None else results
+            judged = self._failed.judge(sealed.commit, found)
+            self._check_epoch(judged)
+            complete_appends(sealed, judged)
         except SessionFencedError as error:
             self._fail(flight, error, "the records were not committed")
         except Exception as error:  # noqa: BLE001  # the commit may have succeeded
             self._fail(flight, error, "it is unknown whether the records were committed")
         else:
-            self._notify(sealed, results)
+            self._notify(sealed, judged)
             return True
         return False
 
@@ -437,9 +464,11 @@ class WritePath:
                 remedy="send them again",
             )
 
-    async def _commit(self, flight: _Flight, sealed: SealedFile) -> tuple[SectionResult, ...]:
-        failed = self._failed.among(flight.file.producers)
-        commit = partial(self._log.commit, replace(sealed.commit, failed_producers=failed))
+    def _commit_of(self, flight: Flight, sealed: SealedFile) -> FileCommit:
+        return replace(sealed.commit, failed_producers=self._failed.among(flight.file.producers))
+
+    async def _commit(self, flight: Flight, sealed: SealedFile) -> tuple[SectionResult, ...]:
+        commit = partial(self._log.commit, self._commit_of(flight, sealed))
         begun_at = self._clock.monotonic()
         try:
             return await self._retry.run(lambda: self._pools.commits.run(commit))
@@ -451,7 +480,7 @@ class WritePath:
             self._metrics.commit_seconds.observe(seconds)
             self.early_close.committed(seconds)
 
-    def _fail(self, flight: _Flight, error: Exception, what: str) -> None:
+    def _fail(self, flight: Flight, error: Exception, what: str) -> None:
         self._metrics.files_failed.inc()
         reason = error.message if isinstance(error, SiltstoneError) else type(error).__name__
         reference = new_reference(self._ids)

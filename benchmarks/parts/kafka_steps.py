@@ -122,6 +122,9 @@ class _Stubs:
         self.called_at["committed"] = process_time()
         return results
 
+    def commit_together(self, commits: Sequence[FileCommit]) -> list[tuple[SectionResult, ...]]:
+        return [self.commit(commit) for commit in commits]
+
     def _append(self, section: SectionCommit) -> SectionResult:
         runs = []
         for run in section.runs:

@@ -9,6 +9,7 @@ from catalog.errors import CatalogUnavailableError, SessionFencedError
 from catalog.model import PartitionId, RunResult, SectionResult
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from uuid import UUID
 
     from catalog.model import FileCommit, SectionCommit
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 class FakeLog:
     """Commits files in memory.
 
-    `fail` fails that many commits without effect. `lose_responses` executes that many and then fails.
+    `fail` fails that many commits without effect. `lose_responses` executes that many and then fails. Both
+    count a call with several files once. `groups` has the number of files of each call. A call with one of
+    the `broken` objects fails.
     """
 
     def __init__(self) -> None:
@@ -27,23 +30,36 @@ class FakeLog:
         self.fail = 0
         self.lose_responses = 0
         self.fenced: set[UUID] = set()
+        self.groups: list[int] = []
+        self.broken: set[str] = set()
         self.gate = threading.Event()
         self.gate.set()
 
     def commit(self, commit: FileCommit) -> tuple[SectionResult, ...]:
+        (results,) = self._commit([commit])
+        return results
+
+    def commit_together(self, commits: Sequence[FileCommit]) -> list[tuple[SectionResult, ...]]:
+        return self._commit(commits)
+
+    def _commit(self, commits: Sequence[FileCommit]) -> list[tuple[SectionResult, ...]]:
+        self.groups.append(len(commits))
         self.gate.wait()
-        if commit.session_id in self.fenced:
+        if any(commit.session_id in self.fenced for commit in commits):
             raise SessionFencedError("fenced")
         if self.fail > 0:
             self.fail -= 1
             raise CatalogUnavailableError("the catalog is away")
-        if commit.file_id not in self.results:
-            self.committed.append(commit)
-            self.results[commit.file_id] = tuple(self._append(section) for section in commit.sections)
+        if any(commit.object_name in self.broken for commit in commits):
+            raise CatalogUnavailableError("the file cannot be committed")
+        for commit in commits:
+            if commit.file_id not in self.results:
+                self.committed.append(commit)
+                self.results[commit.file_id] = tuple(self._append(section) for section in commit.sections)
         if self.lose_responses > 0:
             self.lose_responses -= 1
             raise CatalogUnavailableError("the response was lost")
-        return self.results[commit.file_id]
+        return [self.results[commit.file_id] for commit in commits]
 
     def _append(self, section: SectionCommit) -> SectionResult:
         partition = PartitionId(section.topic_id, section.partition)

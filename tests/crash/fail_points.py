@@ -35,11 +35,12 @@ STORE_CALLS: Final = (
 )
 UPLOAD_CALLS: Final = ("write", "complete")
 CATALOG_CALLS: Final = {
-    "commits": ("commit",),
+    "commits": ("commit", "commit_together"),
     "sessions": ("register", "heartbeat", "fence_silent", "end"),
     "jobs": ("submit", "claim", "heartbeat", "complete", "release", "release_expired"),
     "garbage": ("dead_files", "known_files", "delete_rows", "remove_deleted"),
 }
+_POINTS: Final = {"commit_together": "commit"}  # it depends on the load which of them an agent calls
 AGENT_POINTS: Final = tuple(
     f"{when} {call}"
     for call in ("store.put", "commits.commit", "sessions.register", "sessions.heartbeat")
@@ -136,7 +137,8 @@ class Instrumented:
     def __init__(self, inner: object, name: str, calls: Iterable[str], points: FailPoints) -> None:
         self._inner = inner
         for call in calls:
-            setattr(self, call, points.around(f"{name}.{call}", getattr(inner, call)))
+            point = f"{name}.{_POINTS.get(call, call)}"
+            setattr(self, call, points.around(point, getattr(inner, call)))
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # any attribute of the object
         return getattr(self._inner, name)

@@ -40,6 +40,7 @@ _PARTS: Final = (
 _CHANGES: Final = frozenset(
     (
         "commits.commit",
+        "commits.commit_together",
         "jobs.submit",
         "jobs.complete",
         "jobs.release",

@@ -73,6 +73,11 @@ class _Log(FakeLog):
         self._clock.sleep(self._commit_seconds)
         return super().commit(commit)
 
+    @override
+    def commit_together(self, commits: Sequence[FileCommit]) -> list[tuple[SectionResult, ...]]:
+        self._clock.sleep(self._commit_seconds)
+        return super().commit_together(commits)
+
 
 class _Pools:
     """Pools of threads, as fibers of virtual time."""
