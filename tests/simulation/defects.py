@@ -142,7 +142,7 @@ DEFECTS: Final = (
         "outputs below the log start are published",
         _publish_below_the_log_start,
         rules=Rules(fault_rates=_STALLS_ONLY),
-        first_seed=91,
+        first_seed=16,
     ),
     Defect("a file is claimed twice", _claim_twice, first_seed=3),
 )
