@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from agent.read.hot_tail import HotTail
     from agent.runtime.metrics import AgentMetrics
     from agent.runtime.work_pool import WorkPool
-    from catalog.errors import TransactionRefusedError
     from catalog.transactions.repository import EndedTransaction
     from catalog.transactions.rules import ProducerIdentity
 
@@ -59,10 +58,11 @@ class TransactionTable(Protocol):
         """Add a group to the producer's transaction."""
         ...
 
-    def end_all(
-        self, requests: Sequence[EndRequest], /
-    ) -> Sequence[EndedTransaction | TransactionRefusedError]:
-        """End transactions of different transactional ids together; return the results in this order."""
+    def end_all(self, requests: Sequence[EndRequest], /) -> Sequence[EndedTransaction | Exception]:
+        """End transactions of different transactional ids together; return the results in this order.
+
+        An exception in the place of a result concerns this transaction alone.
+        """
         ...
 
     def abort_of(self, producer: ProducerIdentity, /) -> EndedTransaction | None:

@@ -21,6 +21,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import structlog
+
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.errors import EarlierAgentsError, TransactionRefusal, TransactionRefusedError
@@ -43,6 +45,7 @@ from catalog.transactions.rules import (
     require_current,
     unknown_producer,
 )
+from core.errors import RetryableError, StaleStateError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -58,11 +61,14 @@ if TYPE_CHECKING:
 
     Rows = Cursor[TupleRow]
 
+_log = structlog.get_logger(__name__)
 _SQL = load_queries("transactions")
 _PRODUCER_SQL = load_queries("producers")
 _LOCAL_SQL = load_queries("local_transactions")
 _KNOWS_TRANSACTIONS: Final = 35
 """The oldest schema version whose agents and planners respect transactions, those in local topics, too."""
+_EXPECTED: Final = (RetryableError, StaleStateError)
+"""Errors of the catalog as a whole: no response, or another history."""
 
 
 class EndRequest(NamedTuple):
@@ -276,22 +282,57 @@ class Transactions:
         response returns the same identity.
         """
         (ended,) = self.end_all([EndRequest(transactional_id, producer, commits, bumps_epoch)])
-        if isinstance(ended, TransactionRefusedError):
+        if isinstance(ended, Exception):
             raise ended
         return ended
 
-    def end_all(self, requests: Sequence[EndRequest]) -> list[EndedTransaction | TransactionRefusedError]:
+    def end_all(self, requests: Sequence[EndRequest]) -> Sequence[EndedTransaction | Exception]:
         """Do the same for several transactional ids at once; return the results in this order.
 
         Transactions often share partitions. If they ended separately, each would wait until the server has
-        synced the end of the previous one.
+        synced the end of the previous one. If they cannot end together because of an error that one of them
+        may cause, they end one by one, and only that one fails. An outage fails all of them.
 
-        An attempt after an outage ends no transaction that began after this call: the client may have
-        repeated its request at another agent, and begun the next one, with the same epoch without KIP-890.
-        CONCURRENT_TRANSACTIONS: there is such a transaction.
+        A later attempt, after an outage or one by one, ends no transaction that began after this call: the
+        client may have repeated its request at another agent, and begun the next one, with the same epoch
+        without KIP-890. CONCURRENT_TRANSACTIONS: there is such a transaction. If the earlier attempt ended
+        the transaction after all, a later one changes nothing (`rules.end`).
         """
-        producers = [each.producer.producer_id for each in requests]
         begun_at = self._database.monotonic()
+        try:
+            return self._end_together(requests, begun_at)
+        except _EXPECTED:
+            raise
+        except Exception as error:
+            if len(requests) == 1:
+                raise
+            _log.warning("transactions are ended one by one", transactions=len(requests), error=str(error))
+        return self._end_one_by_one(requests, begun_at)
+
+    def _end_one_by_one(
+        self, requests: Sequence[EndRequest], begun_at: float
+    ) -> list[EndedTransaction | Exception]:
+        """End each transaction alone. After an error that concerns all, the following ones are not tried."""
+        results: list[EndedTransaction | Exception] = []
+        outage: Exception | None = None
+        for request in requests:
+            if outage is not None:
+                results.append(outage)
+                continue
+            try:
+                results += self._end_together([request], begun_at)
+            except _EXPECTED as error:
+                outage = error
+                results.append(error)
+            except Exception as error:  # noqa: BLE001  # the client of this transaction receives it
+                results.append(error)
+        return results
+
+    def _end_together(
+        self, requests: Sequence[EndRequest], begun_at: float
+    ) -> list[EndedTransaction | TransactionRefusedError]:
+        """End transactions in one transaction of the database; clients have asked for it at `begun_at`."""
+        producers = [each.producer.producer_id for each in requests]
 
         def work(transaction: Transaction) -> list[_Sent | TransactionRefusedError]:
             # Before the catalog's time is read, so that the age is never too large.

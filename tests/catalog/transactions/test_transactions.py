@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from catalog.errors import TransactionRefusal, TransactionRefusedError
+from catalog.errors import (
+    CatalogUnavailableError,
+    TransactionRefusal,
+    TransactionRefusedError,
+    UnstorableValueError,
+)
 from catalog.groups.offsets import CommitOutcome, CommittedOffset
 from catalog.model import AbortedTransaction, ControlBatch, FileKind, PartitionId, RunRefusal
 from catalog.transactions.repository import EndedTransaction, EndRequest
@@ -273,6 +278,92 @@ def test_a_late_attempt_does_not_end_the_transaction_after_the_one_that_it_was_f
     assert _write(scene, topic, producer, 6).refusal is None
     clock.advance(5)
     assert len(transactions.end("t", producer, commits=False).controls) == 1
+
+
+def test_an_end_that_cannot_be_stored_fails_alone(scene: Scene) -> None:
+    """PostgreSQL stores no NUL, so one request makes the statement of all of them fail."""
+    topic, transactions = scene.topic(), scene.catalog.transactions
+    first, second = _begin(scene, "a", topic), _begin(scene, "b", topic)
+    requests = [EndRequest("a", first, True), EndRequest("x\0", first, True), EndRequest("b", second, False)]
+    results = transactions.end_all(requests)
+    assert [type(each) for each in results] == [EndedTransaction, UnstorableValueError, EndedTransaction]
+    (committed, aborted) = (each for each in results if isinstance(each, EndedTransaction))
+    assert [each.control for each in committed.controls] == [ControlBatch(*first, commits=True)]
+    assert [each.control for each in aborted.controls] == [ControlBatch(*second, commits=False)]
+
+
+def test_ends_that_are_repeated_one_by_one_take_effect_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error after the commit of their transaction, such as one of memory, hides that it has happened."""
+    topic, transactions = scene.topic(), scene.catalog.transactions
+    requests = [
+        EndRequest(name, _begin(scene, name, topic), commits, bumps_epoch)
+        for name, commits, bumps_epoch in (("a", True, False), ("b", False, False), ("c", True, True))
+    ]
+    transact = transactions._database.transact
+
+    def failing(operation: str, work: Callable[[Transaction], object]) -> object:
+        monkeypatch.setattr(transactions._database, "transact", transact)
+        transact(operation, work)
+        raise MemoryError
+
+    monkeypatch.setattr(transactions._database, "transact", failing)
+    results = transactions.end_all(requests)
+    identities = [each.producer for each in results if isinstance(each, EndedTransaction)]
+    bumped = ProducerIdentity(requests[2].producer.producer_id, 1)
+    assert identities == [requests[0].producer, requests[1].producer, bumped]
+    assert [each.control and each.control.producer_id for each in scene.extents(topic)] == [
+        each.producer.producer_id for each in requests
+    ]
+
+
+def test_ends_that_are_repeated_one_by_one_do_not_end_the_next_transactions(
+    scene: Scene, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client has repeated its request at another agent, and has begun the next one with the same epoch."""
+    topic, transactions = scene.topic(), scene.catalog.transactions
+    producer, other = _begin(scene, "t", topic), _begin(scene, "u", topic)
+    transact = transactions._database.transact
+
+    def failing(operation: str, work: Callable[[Transaction], object]) -> object:
+        monkeypatch.setattr(transactions._database, "transact", transact)
+        clock.advance(5)
+        transactions.end("t", producer, commits=True)
+        transactions.add_partitions("t", producer, _partitions(topic, 0))
+        clock.advance(5)
+        return transact(operation, work)
+
+    monkeypatch.setattr(transactions._database, "transact", failing)
+    poison = EndRequest("x\0", producer, True)
+    results = transactions.end_all([EndRequest("t", producer, True), EndRequest("u", other, True), poison])
+    assert isinstance(results[0], TransactionRefusedError)
+    assert results[0].refusal is TransactionRefusal.CONCURRENT_TRANSACTIONS
+    assert [type(each) for each in results[1:]] == [EndedTransaction, UnstorableValueError]
+    assert _write(scene, topic, producer).refusal is None
+
+
+def test_an_outage_while_ends_are_repeated_one_by_one_is_waited_for_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, transactions = scene.topic(), scene.catalog.transactions
+    names = ["a", "b", "c", "d"]
+    requests = [EndRequest(name, _begin(scene, name, topic), True) for name in names]
+    transact, calls = transactions._database.transact, 0
+
+    def failing(operation: str, work: Callable[[Transaction], object]) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise MemoryError
+        if calls == 3:
+            raise CatalogUnavailableError("no catalog", remedy="wait", retry_after_seconds=1)
+        return transact(operation, work)
+
+    monkeypatch.setattr(transactions._database, "transact", failing)
+    results = transactions.end_all(requests)
+    assert [type(each) for each in results] == [EndedTransaction, *[CatalogUnavailableError] * 3]
+    assert calls == 3
 
 
 def test_offsets_of_a_transaction_are_committed_with_it_or_not_at_all(scene: Scene) -> None:
