@@ -166,6 +166,7 @@ class KafkaFrontEnd:
             resources.pools.catalog,
             data.tail,
             resources.epoch,
+            resources.clock,
             resources.metrics,
             on_change=(
                 data.bounds_cache.invalidate,

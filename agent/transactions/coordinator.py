@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from agent.runtime.work_pool import WorkPool
     from catalog.transactions.repository import EndedTransaction
     from catalog.transactions.rules import ProducerIdentity
+    from core.clock import Clock
 
 _log = structlog.get_logger(__name__)
 _MAX_ENDS: Final = 64
@@ -97,6 +98,7 @@ class TransactionCoordinator:
         pool: WorkPool,
         tail: HotTail,
         epoch: CatalogEpoch,
+        clock: Clock,
         metrics: AgentMetrics,
         on_change: Iterable[Callable[[Collection[PartitionId]], object]],
         on_pending_markers: Callable[[Collection[int]], object] = lambda _: None,
@@ -108,6 +110,7 @@ class TransactionCoordinator:
         self._on_pending_markers = on_pending_markers
         self._table = table
         self._epoch = epoch
+        self._clock = clock
         self._pool = pool
         self._tail = tail
         self._metrics = metrics
@@ -150,9 +153,9 @@ class TransactionCoordinator:
     ) -> ProducerIdentity:
         """End the producer's transaction; return its identity from now on."""
         loop = asyncio.get_running_loop()
-        waiting = _WaitingEnd(
-            EndRequest(transactional_id, producer, commits, bumps_epoch), loop.create_future()
-        )
+        arrived_at = self._clock.monotonic()
+        request = EndRequest(transactional_id, producer, commits, arrived_at, bumps_epoch)
+        waiting = _WaitingEnd(request, loop.create_future())
         self._waiting.append(waiting)
         if self._ending is None:
             # In a new context, or the first client would be charged for the time of all.
@@ -165,8 +168,6 @@ class TransactionCoordinator:
         try:
             while self._waiting:
                 batch = self._next_batch()
-                if not batch:
-                    break
                 requests = [each.request for each in batch]
                 results: Sequence[EndedTransaction | Exception]
                 try:
@@ -190,18 +191,13 @@ class TransactionCoordinator:
             )
 
     def _next_batch(self) -> list[_WaitingEnd]:
-        """Return the first of those that wait. Another end of the same transactional id waits for it.
-
-        An end whose client has gone is dropped. The client may have repeated it at another agent, and here it
-        could end the next transaction of the same epoch.
-        """
+        """Return the first of those that wait. Another end of the same transactional id waits for it."""
         batch: dict[str, _WaitingEnd] = {}
         while self._waiting and len(batch) < _MAX_ENDS:
             if self._waiting[0].request.transactional_id in batch:
                 break
             waiting = self._waiting.popleft()
-            if not waiting.ended.cancelled():
-                batch[waiting.request.transactional_id] = waiting
+            batch[waiting.request.transactional_id] = waiting
         return list(batch.values())
 
     def _ended(self, ended: EndedTransaction) -> ProducerIdentity:

@@ -19,6 +19,7 @@ transactional id, partitions, groups.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
@@ -72,11 +73,15 @@ _EXPECTED: Final = (RetryableError, StaleStateError)
 
 
 class EndRequest(NamedTuple):
-    """End of a producer's transaction that a client asks for."""
+    """End of a producer's transaction that a client asks for.
+
+    `arrived_at` is the monotonic time of this process when it received the request.
+    """
 
     transactional_id: str
     producer: ProducerIdentity
     commits: bool
+    arrived_at: float
     bumps_epoch: bool = False
 
 
@@ -281,7 +286,8 @@ class Transactions:
         With `bumps_epoch` (KIP-890), the producer continues with the next epoch. A retry after a lost
         response returns the same identity.
         """
-        (ended,) = self.end_all([EndRequest(transactional_id, producer, commits, bumps_epoch)])
+        arrived_at = self._database.monotonic()
+        (ended,) = self.end_all([EndRequest(transactional_id, producer, commits, arrived_at, bumps_epoch)])
         if isinstance(ended, Exception):
             raise ended
         return ended
@@ -293,25 +299,22 @@ class Transactions:
         synced the end of the previous one. If they cannot end together because of an error that one of them
         may cause, they end one by one, and only that one fails. An outage fails all of them.
 
-        A later attempt, after an outage or one by one, ends no transaction that began after this call: the
-        client may have repeated its request at another agent, and begun the next one, with the same epoch
-        without KIP-890. CONCURRENT_TRANSACTIONS: there is such a transaction. If the earlier attempt ended
-        the transaction after all, a later one changes nothing (`rules.end`).
+        Without KIP-890, the next transaction has the same epoch. Its producer may have begun it meanwhile,
+        because it gave up this request and repeated it at another agent. So a request ends no transaction
+        that began after its arrival. CONCURRENT_TRANSACTIONS: there is such a transaction. If an earlier
+        attempt has ended the transaction after all, a later one changes nothing (`rules.end`).
         """
-        begun_at = self._database.monotonic()
         try:
-            return self._end_together(requests, begun_at)
+            return self._end_together(requests)
         except _EXPECTED:
             raise
         except Exception as error:
             if len(requests) == 1:
                 raise
             _log.warning("transactions are ended one by one", transactions=len(requests), error=str(error))
-        return self._end_one_by_one(requests, begun_at)
+        return self._end_one_by_one(requests)
 
-    def _end_one_by_one(
-        self, requests: Sequence[EndRequest], begun_at: float
-    ) -> list[EndedTransaction | Exception]:
+    def _end_one_by_one(self, requests: Sequence[EndRequest]) -> list[EndedTransaction | Exception]:
         """End each transaction alone. After an error that concerns all, the following ones are not tried."""
         results: list[EndedTransaction | Exception] = []
         outage: Exception | None = None
@@ -320,7 +323,7 @@ class Transactions:
                 results.append(outage)
                 continue
             try:
-                results += self._end_together([request], begun_at)
+                results += self._end_together([request])
             except _EXPECTED as error:
                 outage = error
                 results.append(error)
@@ -329,25 +332,21 @@ class Transactions:
         return results
 
     def _end_together(
-        self, requests: Sequence[EndRequest], begun_at: float
+        self, requests: Sequence[EndRequest]
     ) -> list[EndedTransaction | TransactionRefusedError]:
-        """End transactions in one transaction of the database; clients have asked for it at `begun_at`."""
+        """End transactions in one transaction of the database."""
+        names = [each.transactional_id for each in requests]
         producers = [each.producer.producer_id for each in requests]
 
         def work(transaction: Transaction) -> list[_Sent | TransactionRefusedError]:
-            # Before the catalog's time is read, so that the age is never too large.
-            age_ms = int((self._database.monotonic() - begun_at) * 1000)
-            sent = transaction.send
+            sent_ids = transaction.send(_SQL["lock_transactional_ids"], self._lock_params(*names))
             # The partitions are locked in the same round trip, before the ids are known to be the producers'.
-            sent_ids = sent(
-                _SQL["lock_transactional_ids"],
-                self._lock_params(*(each.transactional_id for each in requests)),
-            )
-            sent(_SQL["lock_partitions"], {"producer_ids": arrays.bigints(producers)})
+            transaction.send(_SQL["lock_partitions"], {"producer_ids": arrays.bigints(producers)})
             transaction.wait()
+            received_at = self._database.monotonic()
             locked = _locked(sent_ids.fetchall())
             return [
-                self._end_locked(transaction, locked.get(each.transactional_id), each, age_ms)
+                self._end_locked(transaction, locked.get(each.transactional_id), each, received_at)
                 for each in requests
             ]
 
@@ -355,16 +354,13 @@ class Transactions:
         return [each.received() if isinstance(each, _Sent) else each for each in results]
 
     def _end_locked(
-        self, transaction: Transaction, locked: LockedId | None, request: EndRequest, age_ms: int
+        self,
+        transaction: Transaction,
+        locked: LockedId | None,
+        request: EndRequest,
+        received_at: float,
     ) -> _Sent | TransactionRefusedError:
-        """End a transaction, unless it began after the request, which is `age_ms` old."""
-        started_ms = None if locked is None else locked.producer.started_ms
-        # A server whose clock is behind refuses only requests that have waited.
-        if locked is not None and started_ms is not None and age_ms and started_ms > locked.now_ms - age_ms:
-            return TransactionRefusedError(
-                TransactionRefusal.CONCURRENT_TRANSACTIONS,
-                f"the transaction of {request.transactional_id!r} began after the request to end one",
-            )
+        """End a transaction, unless it began after the request; `received_at` is that of the locked id."""
         try:
             if locked is None:
                 raise unknown_producer(request.producer.producer_id)
@@ -382,8 +378,29 @@ class Transactions:
             return refusal
         if ending is None:
             return _Sent(known.identity)
+        if not request.bumps_epoch and self._began_after(transaction, locked, request, received_at):
+            return TransactionRefusedError(
+                TransactionRefusal.CONCURRENT_TRANSACTIONS,
+                f"the transaction of {request.transactional_id!r} began after the request to end one",
+            )
         ended = self._write_end(transaction, request.transactional_id, locked, ending)
         return _Sent(ending.next.identity, ended)
+
+    def _began_after(
+        self, transaction: Transaction, locked: LockedId, request: EndRequest, received_at: float
+    ) -> bool:
+        """Return True if an ongoing transaction may have begun after the arrival of a request.
+
+        The server read its clock before its response was received, so the request seems to be older than it
+        is. The server reads the clock again if that matters, because locks may have taken long before.
+        """
+        started_ms = locked.producer.started_ms
+        if started_ms is None or started_ms <= _earliest_ms(request, locked.now_ms, received_at):
+            return False
+        now_ms = transaction.now_ms()
+        earliest_ms = _earliest_ms(request, now_ms, self._database.monotonic())
+        # A start in the future shows only that the server's clock went back.
+        return earliest_ms < started_ms <= now_ms
 
     def abort(
         self, transactional_id: str, producer: ProducerIdentity, *, started_ms: int | None = None
@@ -536,6 +553,11 @@ class Transactions:
         leaders = transaction.send(_LOCAL_SQL["end_partitions"], params) if has_local else None
         control = ControlBatch(locked.producer.producer_id, ending.control_epoch, ending.commits)
         return _SentEnd(rows, leaders, control, locked.epoch, locked.now_ms)
+
+
+def _earliest_ms(request: EndRequest, now_ms: int, received_at: float) -> int:
+    """Return a catalog time that is not after the arrival of a request; `now_ms` was received after it."""
+    return now_ms - ceil((received_at - request.arrived_at) * 1000)
 
 
 def _exclude_earlier_releases(transaction: Transaction) -> None:

@@ -20,6 +20,7 @@ from catalog.model import (
     ProducerStamp,
     SectionCommit,
 )
+from catalog.transactions.repository import EndRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from catalog.lifecycle.retention import Retention
     from catalog.model import Extent, Job, SectionResult, Topic
     from catalog.open import Catalog
+    from catalog.transactions.rules import ProducerIdentity
     from core.ids import Ids
 
 
@@ -127,6 +129,13 @@ class Scene:
         settings = {"cleanup.policy": "compact,delete"}
         settings |= {key.replace("_", "."): value for key, value in config.items()}
         return self.catalog.topics.create(name, partitions, settings)
+
+    def end_request(
+        self, name: str, producer: ProducerIdentity, *, commits: bool = True, bumps_epoch: bool = False
+    ) -> EndRequest:
+        """Return the request to end a transaction, which arrives now."""
+        arrived_at = self.catalog.transactions._database.monotonic()
+        return EndRequest(name, producer, commits, arrived_at, bumps_epoch)
 
     def remove_deleted_topics(self) -> None:
         """Remove the data of deleted topics, as garbage collection does after their delay."""

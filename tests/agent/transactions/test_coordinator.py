@@ -17,12 +17,14 @@ from agent.transactions.coordinator import TransactionCoordinator
 from catalog.errors import CatalogUnavailableError, TransactionRefusal, TransactionRefusedError
 from catalog.transactions.repository import EndedTransaction
 from catalog.transactions.rules import ProducerIdentity
+from core.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
     from agent.transactions.coordinator import TransactionTable
     from catalog.transactions.repository import EndRequest
+    from core.clock import Clock
 
 pytestmark = pytest.mark.anyio
 _FENCED = "fenced"
@@ -34,10 +36,12 @@ class Table:
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.calls: list[list[str]] = []
+        self.arrivals: list[float] = []
         self.is_available = True
 
     def end_all(self, requests: Sequence[EndRequest], /) -> list[EndedTransaction | TransactionRefusedError]:
         self.calls.append([each.transactional_id for each in requests])
+        self.arrivals += [each.arrived_at for each in requests]
         assert self.gate.wait(60)
         if not self.is_available:
             raise CatalogUnavailableError("no catalog", remedy="wait", retry_after_seconds=1)
@@ -55,6 +59,8 @@ class Table:
 @asynccontextmanager
 async def coordinating(
     on_pending_markers: Callable[[Collection[int]], object] = lambda _: None,
+    *,
+    clock: Clock | None = None,
 ) -> AsyncIterator[tuple[TransactionCoordinator, Table]]:
     table, pool = Table(), WorkPool("commits", threads=2, max_waiting=10)
     coordinator = TransactionCoordinator(
@@ -62,6 +68,7 @@ async def coordinating(
         pool,
         HotTail(0),
         CatalogEpoch(),
+        clock or ManualClock(),
         AgentMetrics(),
         (),
         on_pending_markers,
@@ -106,19 +113,19 @@ async def test_a_client_that_goes_delays_nobody() -> None:
         assert [(await each).producer_id for each in (first, second)] == [2, 3]
 
 
-async def test_an_end_that_waits_is_dropped_when_its_client_has_gone() -> None:
-    """The client may have ended the transaction at another agent, and begun the next one."""
-    async with coordinating() as (coordinator, table):
-        first = ending(coordinator, "a", 1)
+async def test_an_end_keeps_the_time_of_its_arrival_while_it_waits() -> None:
+    """Its client may end the transaction at another agent meanwhile, and begin the next one."""
+    clock = ManualClock()
+    async with coordinating(clock=clock) as (coordinator, table):
+        tasks = [ending(coordinator, "a", 1)]
         await asyncio.sleep(0)
-        gone = ending(coordinator, "b", 2)
+        clock.advance(5)
+        tasks.append(ending(coordinator, "a", 1))
         await asyncio.sleep(0)
-        gone.cancel()
-        await asyncio.wait([gone])
+        clock.advance(5)
         table.gate.set()
-        await first
-        assert (await ending(coordinator, "c", 3)).producer_id == 3
-        assert table.calls == [["a"], ["c"]]
+        await asyncio.gather(*tasks)
+        assert [at - table.arrivals[0] for at in table.arrivals] == [0, 5]
 
 
 async def test_a_reader_that_cannot_be_woken_delays_no_client() -> None:

@@ -15,7 +15,7 @@ from catalog.errors import (
 )
 from catalog.groups.offsets import CommitOutcome, CommittedOffset
 from catalog.model import AbortedTransaction, ControlBatch, FileKind, PartitionId, RunRefusal
-from catalog.transactions.repository import EndedTransaction, EndRequest
+from catalog.transactions.repository import EndedTransaction
 from catalog.transactions.rules import ProducerIdentity, TransactionState
 from tests.catalog.checks import InvariantChecker
 from tests.catalog.scene import Scene, advance_log_start, run_of, runs_of
@@ -280,11 +280,91 @@ def test_a_late_attempt_does_not_end_the_transaction_after_the_one_that_it_was_f
     assert len(transactions.end("t", producer, commits=False).controls) == 1
 
 
+def _moves_on(scene: Scene, clock: ManualClock, topic: Topic, producer: ProducerIdentity) -> None:
+    """Let the client of `t` end its transaction at another agent, and begin the next one."""
+    clock.advance(5)
+    scene.catalog.transactions.end("t", producer, commits=True)
+    scene.catalog.transactions.add_partitions("t", producer, _partitions(topic, 0))
+    clock.advance(5)
+
+
+def test_an_end_that_waited_does_not_end_the_next_transaction(scene: Scene, clock: ManualClock) -> None:
+    """It waits in its agent behind another end, while the client moves on."""
+    topic, transactions = scene.topic(), scene.catalog.transactions
+    producer = _begin(scene, "t", topic)
+    request = scene.end_request("t", producer)
+    _moves_on(scene, clock, topic, producer)
+    (late,) = transactions.end_all([request])
+    assert isinstance(late, TransactionRefusedError)
+    assert late.refusal is TransactionRefusal.CONCURRENT_TRANSACTIONS
+    assert _write(scene, topic, producer).refusal is None
+
+
+def test_an_end_whose_statements_are_delayed_does_not_end_the_next_transaction(
+    scene: Scene, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client moves on between the begin of an attempt and its first statement."""
+    topic, transactions = scene.topic(), scene.catalog.transactions
+    producer = _begin(scene, "t", topic)
+    lock_params = transactions._lock_params
+
+    def delayed(*names: str) -> dict[str, object]:
+        monkeypatch.setattr(transactions, "_lock_params", lock_params)
+        _moves_on(scene, clock, topic, producer)
+        return lock_params(*names)
+
+    monkeypatch.setattr(transactions, "_lock_params", delayed)
+    with pytest.raises(TransactionRefusedError) as error:
+        transactions.end("t", producer, commits=True)
+    assert _refusal(error) is TransactionRefusal.CONCURRENT_TRANSACTIONS
+    assert _write(scene, topic, producer).refusal is None
+
+
+def test_a_late_end_of_a_fenced_producer_is_fenced(scene: Scene, clock: ManualClock) -> None:
+    topic, transactions = scene.topic(), scene.catalog.transactions
+    fenced = _begin(scene, "t", topic)
+    request = scene.end_request("t", fenced)
+    clock.advance(5)
+    successor = transactions.initialize("t", _TIMEOUT_MS).producer
+    transactions.add_partitions("t", successor, _partitions(topic, 0))
+    (late,) = transactions.end_all([request])
+    assert isinstance(late, TransactionRefusedError)
+    assert late.refusal is TransactionRefusal.PRODUCER_FENCED
+
+
+def test_an_end_that_began_an_epoch_needs_no_time(scene: Scene, clock: ManualClock) -> None:
+    """With KIP-890, the epoch says which transaction a request ends."""
+    topic, transactions = scene.topic(), scene.catalog.transactions
+    producer = transactions.initialize("t", _TIMEOUT_MS).producer
+    request = scene.end_request("t", producer, bumps_epoch=True)
+    clock.advance(5)
+    transactions.add_partitions("t", producer, _partitions(topic, 0))
+    (ended,) = transactions.end_all([request])
+    assert isinstance(ended, EndedTransaction)
+
+
+def test_a_transaction_ends_after_the_clock_of_the_server_has_gone_back(
+    scene: Scene, clock: ManualClock
+) -> None:
+    topic, transactions = scene.topic(), scene.catalog.transactions
+    clock.advance(60)
+    producer = _begin(scene, "t", topic)
+    clock._start_ms -= 30_000
+    request = scene.end_request("t", producer)
+    clock.advance(5)
+    (ended,) = transactions.end_all([request])
+    assert isinstance(ended, EndedTransaction)
+
+
 def test_an_end_that_cannot_be_stored_fails_alone(scene: Scene) -> None:
     """PostgreSQL stores no NUL, so one request makes the statement of all of them fail."""
     topic, transactions = scene.topic(), scene.catalog.transactions
     first, second = _begin(scene, "a", topic), _begin(scene, "b", topic)
-    requests = [EndRequest("a", first, True), EndRequest("x\0", first, True), EndRequest("b", second, False)]
+    requests = [
+        scene.end_request("a", first),
+        scene.end_request("x\0", first),
+        scene.end_request("b", second, commits=False),
+    ]
     results = transactions.end_all(requests)
     assert [type(each) for each in results] == [EndedTransaction, UnstorableValueError, EndedTransaction]
     (committed, aborted) = (each for each in results if isinstance(each, EndedTransaction))
@@ -298,7 +378,7 @@ def test_ends_that_are_repeated_one_by_one_take_effect_once(
     """An error after the commit of their transaction, such as one of memory, hides that it has happened."""
     topic, transactions = scene.topic(), scene.catalog.transactions
     requests = [
-        EndRequest(name, _begin(scene, name, topic), commits, bumps_epoch)
+        scene.end_request(name, _begin(scene, name, topic), commits=commits, bumps_epoch=bumps_epoch)
         for name, commits, bumps_epoch in (("a", True, False), ("b", False, False), ("c", True, True))
     ]
     transact = transactions._database.transact
@@ -335,8 +415,8 @@ def test_ends_that_are_repeated_one_by_one_do_not_end_the_next_transactions(
         return transact(operation, work)
 
     monkeypatch.setattr(transactions._database, "transact", failing)
-    poison = EndRequest("x\0", producer, True)
-    results = transactions.end_all([EndRequest("t", producer, True), EndRequest("u", other, True), poison])
+    poison = scene.end_request("x\0", producer)
+    results = transactions.end_all([scene.end_request("t", producer), scene.end_request("u", other), poison])
     assert isinstance(results[0], TransactionRefusedError)
     assert results[0].refusal is TransactionRefusal.CONCURRENT_TRANSACTIONS
     assert [type(each) for each in results[1:]] == [EndedTransaction, UnstorableValueError]
@@ -348,7 +428,7 @@ def test_an_outage_while_ends_are_repeated_one_by_one_is_waited_for_once(
 ) -> None:
     topic, transactions = scene.topic(), scene.catalog.transactions
     names = ["a", "b", "c", "d"]
-    requests = [EndRequest(name, _begin(scene, name, topic), True) for name in names]
+    requests = [scene.end_request(name, _begin(scene, name, topic)) for name in names]
     transact, calls = transactions._database.transact, 0
 
     def failing(operation: str, work: Callable[[Transaction], object]) -> object:
@@ -478,8 +558,13 @@ def test_transactions_that_end_together_share_locks_and_not_refusals(scene: Scen
     counts = scene.catalog.operation_counts
     statements = counts()["transactions.end"].statements if "transactions.end" in counts() else 0
     unknown = ProducerIdentity(10_000, 0)
-    ends = [("a", first, True), ("b", zombie, True), ("c", third, False), ("d", unknown, True)]
-    ended, fenced, aborted, missing = transactions.end_all([EndRequest(*each) for each in ends])
+    requests = [
+        scene.end_request("a", first),
+        scene.end_request("b", zombie),
+        scene.end_request("c", third, commits=False),
+        scene.end_request("d", unknown),
+    ]
+    ended, fenced, aborted, missing = transactions.end_all(requests)
     assert counts()["transactions.end"].statements - statements == 2 + 2
     assert isinstance(ended, EndedTransaction)
     assert isinstance(aborted, EndedTransaction)
