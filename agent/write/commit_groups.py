@@ -1,15 +1,17 @@
 """Files in flight, and the groups in which they are committed.
 
 A commit takes two round trips to the catalog and one flush of its WAL. Meanwhile other files are uploaded,
-so several may wait when it ends. They share one transaction: it takes one flush, and one round trip more than
-it has files. With many producers, an agent thus commits more files per second.
+so several may wait when it ends. They share one transaction of the database: it takes one flush, and one
+round trip more than it has files. With many producers, an agent thus commits more files per second.
 
 A group is the longest sequence of files, from the oldest one in flight on, of which all this holds:
 
 1. They are uploaded. No file passes an earlier one, so batches of one producer stay in order.
 2. They have the same session.
-3. None has a transaction. Its commit locks the transactional id before any partition (`catalog.commit`).
-4. They have at most `MAX_SECTIONS` sections, because other agents wait for the locks of their partitions.
+3. None has batches of Kafka's transactions. The commit of such batches locks their transactional ids before
+   any partition (`catalog.commit`).
+4. They have at most `MAX_RUNS` runs of batches, because other agents wait meanwhile for the locks of their
+   partitions.
 
 Without such a sequence, the oldest file is a group of its own, whatever it is. It may be one whose upload has
 failed. A group waits for nothing: while commits are fast, each one has one file.
@@ -26,10 +28,12 @@ if TYPE_CHECKING:
     from agent.write.ingestion_buffer import OpenFile
     from agent.write.ingestion_file import SealedFile
 
-MAX_FILES: Final = 8
-"""Files of a group at most."""
-MAX_SECTIONS: Final = 2_000
-"""Sections of all files of a group at most. A file that has more is committed alone."""
+MAX_RUNS: Final = 4_000
+"""Runs of all files of a group at most. A file that has more is committed alone.
+
+A run without an idempotent producer is a whole section, and otherwise one batch. The catalog decides about
+each run, which takes 8 µs on a busy machine.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +43,7 @@ class Flight:
     file: OpenFile
     upload: asyncio.Task[SealedFile]
 
-    def groupable(self) -> SealedFile | None:
+    def file_to_share(self) -> SealedFile | None:
         """Return the uploaded file if it may share a commit with others."""
         upload = self.upload
         if self.file.has_transactions or not upload.done() or upload.cancelled() or upload.exception():
@@ -72,16 +76,20 @@ class FlightQueue:
     def _take_group(self) -> deque[Flight]:
         flights = self._flights
         group = deque([flights.popleft()])
-        first = group[0].groupable()
+        first = group[0].file_to_share()
         if first is None:
             return group
-        sections = len(first.sections)
-        while flights and len(group) < MAX_FILES:
-            following = flights[0].groupable()
+        runs = _runs(first)
+        while flights:
+            following = flights[0].file_to_share()
             if following is None or following.commit.session_id != first.commit.session_id:
                 break
-            sections += len(following.sections)
-            if sections > MAX_SECTIONS:
+            runs += _runs(following)
+            if runs > MAX_RUNS:
                 break
             group.append(flights.popleft())
         return group
+
+
+def _runs(file: SealedFile) -> int:
+    return sum(len(section.runs) for section in file.commit.sections)

@@ -180,9 +180,8 @@ class WritePath:
         size = self._reserve(appends)
         counts = [len(validated.batches) for validated in appends]
         pending = PendingAppend(sum(counts))
-        file = self._buffer.open
         if self._buffer.add_all(appends, size, pending):
-            self._added(appends, size, file)
+            self._added(appends, size, [self._buffer.open])
         else:
             self._add(appends, size, zip(repeat(pending), accumulate(counts, initial=0)))
         return pending
@@ -209,30 +208,30 @@ class WritePath:
         targets: Iterable[tuple[PendingAppend, int]],
     ) -> None:
         """Put the appends into the open file and as many further files as they fill."""
-        file, stamp = self._buffer.open, _stamp_of(appends)
+        files = [self._buffer.open]
         for validated, (pending, first_batch) in zip(appends, targets, strict=False):
             full = self._buffer.add(validated, pending, first_batch)
             if full:
                 self._closed.extend(full)
-                now = asyncio.get_running_loop().time()
                 for each in full:
-                    each.opened_at = each.opened_at or now
-                    if stamp is not None:
-                        each.note_producer(stamp)
                     self.early_close.closed(each.size)
-                file = self._buffer.open if self._buffer.open.size else full[-1]
-        self._added(appends, size, file)
+                files += [*full[1:], self._buffer.open]
+        if not files[-1].size:
+            files.pop()
+        self._added(appends, size, files)
 
-    def _added(self, appends: Sequence[ValidatedAppend], size: int, file: OpenFile) -> None:
-        """Record that the last batch of a request of `size` bytes went to `file`."""
-        if file.size:
-            now = asyncio.get_running_loop().time()
-            file.appended_at.append(now)
-            file.opened_at = file.opened_at or now
+    def _added(self, appends: Sequence[ValidatedAppend], size: int, files: Sequence[OpenFile]) -> None:
+        """Record that a request of `size` bytes went to `files`; the last one has its last batch."""
         stamp = _stamp_of(appends)
-        if stamp is not None:
-            file.requests[stamp.producer_id] += 1
-            file.note_producer(stamp)
+        if files:
+            now = asyncio.get_running_loop().time()
+            files[-1].appended_at.append(now)
+            for file in files:
+                file.opened_at = file.opened_at or now
+                if stamp is not None:
+                    file.note_producer(stamp)
+            if stamp is not None:
+                files[-1].requests[stamp.producer_id] += 1
         if size:
             self.early_close.arrived(
                 self._clock.monotonic(),
@@ -407,8 +406,9 @@ class WritePath:
             return alone
         commits = [self._commit_of(flight, flight.upload.result()) for flight in group]
         begun_at = self._clock.monotonic()
+        commit = partial(self._log.commit_together, commits)
         try:
-            results = await self._pools.commits.run(partial(self._log.commit_together, commits))
+            results = await self._retry.run(lambda: self._pools.commits.run(commit))
         except Exception as error:  # noqa: BLE001  # the file that causes it fails alone
             _log.warning("files are committed one by one", files=len(group), error=str(error))
             return alone

@@ -350,7 +350,7 @@ def lock_together(transaction: Transaction, commits: Sequence[FileCommit]) -> No
     """
     for file_id in sorted(commit.file_id for commit in commits):
         transaction.send(_SQL["lock_file_id"], {"file_id": file_id})
-    transaction.send(_SQL["keep_session"], {"session_id": commits[0].session_id})
+    transaction.send(_SQL["hold_session"], {"session_id": commits[0].session_id})
     sections = {
         (section.topic_id.int, section.partition): section
         for commit in commits

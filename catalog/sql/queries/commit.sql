@@ -29,7 +29,7 @@ FROM sessions AS s CROSS JOIN current_incarnation AS c
 WHERE s.session_id = %(session_id)s
 FOR KEY SHARE OF s;
 
--- name: keep_session
+-- name: hold_session
 -- Lock the session of several files, before their partitions: it is not fenced before the transaction ends.
 SELECT FROM sessions WHERE session_id = %(session_id)s FOR KEY SHARE;
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import weakref
 from functools import partial
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from agent.runtime.work_pool import WorkPool
-from agent.write.commit_groups import MAX_FILES, MAX_SECTIONS, Flight, FlightQueue
+from agent.write.commit_groups import MAX_RUNS, Flight, FlightQueue
 from agent.write.ingestion_buffer import OpenFile
 from agent.write.validation import validate
 from object_format.record_batch.records import encode_batch
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from agent.write.pending_append import AppendResult, PendingAppend
     from agent.write.validation import ValidatedAppend
     from agent.write.write_path import WritePath
-    from catalog.model import FileCommit, SectionResult
+    from catalog.model import SectionResult
     from tests.agent.faulty_store import FaultyStore
 
 pytestmark = pytest.mark.anyio
@@ -43,12 +44,13 @@ EACH_APPEND_FILLS_A_FILE = {"flush_bytes": 1, "max_files_in_flight": 8}
 
 
 def _flight(
-    *, is_uploaded: bool = True, sections: int = 1, session: int = 0, has_transactions: bool = False
+    *, is_uploaded: bool = True, runs: int = 1, session: int = 0, has_transactions: bool = False
 ) -> Flight:
     upload: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     if is_uploaded:
-        commit = SimpleNamespace(session_id=SESSIONS[session])
-        upload.set_result(SimpleNamespace(sections=range(sections), commit=commit))
+        sections = [SimpleNamespace(runs=range(runs - runs // 2)), SimpleNamespace(runs=range(runs // 2))]
+        commit = SimpleNamespace(session_id=SESSIONS[session], sections=sections)
+        upload.set_result(SimpleNamespace(commit=commit))
     file = OpenFile()
     file.has_transactions = has_transactions
     return Flight(file, cast("asyncio.Task[SealedFile]", upload))
@@ -90,12 +92,10 @@ async def test_a_group_has_one_session() -> None:
     assert await _sizes(_flight(), _flight(), _flight(session=1), _flight(session=1)) == [2, 2]
 
 
-async def test_a_group_is_bounded_by_files_and_sections() -> None:
-    assert await _sizes(*[_flight() for _ in range(MAX_FILES + 2)]) == [MAX_FILES, 2]
-    most = MAX_SECTIONS - 1
-    assert await _sizes(_flight(sections=most), _flight(), _flight()) == [2, 1]
-    assert await _sizes(_flight(), _flight(sections=MAX_SECTIONS), _flight()) == [1, 1, 1]
-    assert await _sizes(_flight(sections=2 * MAX_SECTIONS), _flight(), _flight()) == [1, 2]
+async def test_a_group_is_bounded_by_the_runs_of_its_files() -> None:
+    assert await _sizes(_flight(runs=MAX_RUNS - 1), _flight(), _flight()) == [2, 1]
+    assert await _sizes(_flight(), _flight(runs=MAX_RUNS), _flight()) == [1, 1, 1]
+    assert await _sizes(_flight(runs=2 * MAX_RUNS), _flight(), _flight()) == [1, 2]
 
 
 async def test_the_queue_waits_for_a_file_and_for_its_upload() -> None:
@@ -130,6 +130,21 @@ async def _behind_a_commit(harness: Harness) -> PendingAppend:
     (pending,) = await _uploaded(harness.path, batches(A, 7, "first"))
     await until(lambda: harness.log.groups == [1])
     return pending
+
+
+class _OpensOnce(threading.Event):
+    """A gate that calls `change` at its first passage."""
+
+    def __init__(self, change: Callable[[], None]) -> None:
+        super().__init__()
+        self._change: Callable[[], None] | None = change
+
+    def wait(self, timeout: float | None = None) -> bool:
+        del timeout
+        if self._change is not None:
+            self._change()
+            self._change = None
+        return True
 
 
 async def _results(pending: Sequence[PendingAppend]) -> list[AppendResult]:
@@ -177,22 +192,15 @@ async def test_a_failed_upload_divides_the_files(store: FaultyStore) -> None:
 
 
 @pytest.mark.parametrize("fault", ["fail", "lose_responses"])
-async def test_a_group_that_fails_is_committed_one_by_one(
-    store: FaultyStore, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
+async def test_a_group_stays_together_in_an_outage(store: FaultyStore, fault: str) -> None:
     async with writing(store, **EACH_APPEND_FILLS_A_FILE) as harness:
-        together = harness.log.commit_together
-
-        def fail_once(commits: Sequence[FileCommit]) -> list[tuple[SectionResult, ...]]:
-            setattr(harness.log, fault, 1)
-            return together(commits)
-
-        monkeypatch.setattr(harness.log, "commit_together", fail_once)
         await _behind_a_commit(harness)
         waiting = await _uploaded(harness.path, *(batches(A, 0, f"v{number}") for number in range(3)))
-        harness.log.gate.set()
+        gate = harness.log.gate
+        harness.log.gate = _OpensOnce(partial(setattr, harness.log, fault, 1))
+        gate.set()
         assert [each.base_offset for each in await _results(waiting)] == [0, 1, 2]
-        assert harness.log.groups == [1, 3, 1, 1, 1]
+        assert harness.log.groups == [1, 3, 3]
         assert len(harness.log.committed) == 4
 
 
@@ -245,20 +253,53 @@ async def test_files_with_transactions_are_committed_alone(store: FaultyStore) -
         assert harness.log.groups == [1, 1, 1, 2]
 
 
-async def test_the_open_file_knows_that_it_has_a_transaction(store: FaultyStore) -> None:
-    """So does each file that a request fills."""
-    data = b"".join(
-        encode_batch([1000], [b"k"], [b"v" * 400], producer=(9, 0, sequence), is_transactional=True)
-        for sequence in range(3)
-    )
-    append = validate(A, 0, bytearray(data), now_ms=2000, transactional_id="t")
-    async with writing(store, flush_bytes=700) as harness:
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("sizes", [(400, 400, 400), (800, 400), (400, 400, 800, 400), (2000,)])
+async def test_each_file_that_a_request_reaches_knows_its_producer(
+    store: FaultyStore, sizes: tuple[int, ...], *, together: bool
+) -> None:
+    """A file may begin with a later partition of the request, or have a middle part of it."""
+    appends = []
+    for partition, size in enumerate(sizes):
+        batches_ = [
+            encode_batch([1000], [b"k"], [b"v" * 400], producer=(9, 0, number), is_transactional=True)
+            for number in range(size // 400)
+        ]
+        data = bytearray(b"".join(batches_))
+        appends.append(validate(A, partition, data, now_ms=2000, transactional_id="t"))
+    async with writing(store, flush_bytes=700, max_files_in_flight=8) as harness:
         store.gate.clear()
         harness.path.enqueue([batches(A, 1, "v")])
         assert not harness.path._buffer.open.has_transactions
-        harness.path.enqueue([append])
+        if together:
+            harness.path.enqueue_together(appends)
+        else:
+            harness.path.enqueue(appends)
         files = [*(flight.file for flight in harness.path._flights._flights), harness.path._buffer.open]
-        assert [(file.size > 0, file.has_transactions) for file in files] == [(True, True)] * 2
+        files = [file for file in files if file.size]
+        assert len(files) > 1
+        for file in files:
+            assert (file.has_transactions, file.opened_at > 0) == (True, True)
+            assert (9, 0) in file.producers
+        assert [file.requests[9] for file in files] == [0] * (len(files) - 1) + [1]
+
+
+async def test_a_failed_file_that_began_within_a_request_fails_its_producer(store: FaultyStore) -> None:
+    """Later batches of the producer must wait for the retry of those that the file has lost."""
+    request = [batches(A, 0, "v" * 400, producer=7), batches(A, 1, "v", producer=7)]
+    async with writing(store, flush_bytes=400, write_attempts=1, max_files_in_flight=1) as harness:
+        harness.log.gate.clear()
+        pending = harness.path.enqueue(request)
+        await until(lambda: harness.log.groups == [1])
+        store.fail_puts = 1
+        harness.path.flush()
+        harness.log.gate.set()
+        first, lost = [(await each.wait())[0] for each in pending]
+        assert (first.error is None, lost.error is None) == (True, False)
+        (behind,) = harness.path.enqueue([batches(A, 1, "v", producer=7, sequence=1)])
+        harness.path.flush()
+        assert (await behind.wait())[0].error is None
+        assert harness.log.committed[-1].failed_producers == {(7, 0)}
 
 
 async def test_each_file_of_a_group_is_completed_before_the_next_one(store: FaultyStore) -> None:

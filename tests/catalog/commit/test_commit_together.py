@@ -237,7 +237,7 @@ def test_a_group_takes_all_locks_before_it_writes(scene: Scene, monkeypatch: pyt
     sent = Sent(monkeypatch)
     scene.catalog.commits.commit_together([_file(scene, topic, run_of(1)) for _ in range(2)])
     names = [query.name for query, _ in sent.statements]
-    assert names == ["lock_file_id"] * 2 + ["keep_session", "lock_partitions"] + alone * 2
+    assert names == ["lock_file_id"] * 2 + ["hold_session", "lock_partitions"] + alone * 2
 
 
 class _Run(NamedTuple):
