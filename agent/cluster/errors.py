@@ -23,3 +23,7 @@ class UnknownPartitionError(NotFoundError):
 
 class ReadFailedError(RetryableError):
     """Objects cannot be read at the moment."""
+
+
+class DiskLateError(ReadFailedError):
+    """A log directory of this agent does not respond in time."""

@@ -1,15 +1,18 @@
 """Threads, memory and tasks for the work on each log directory.
 
 A disk that hangs holds up its own threads, its own share of the memory and its own tasks. Other disks have
-theirs.
+theirs. A read that need not have its result waits for a disk only for a time, and not at all while the disk
+has not completed an earlier read that was late.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from agent.cluster.errors import DiskLateError
 from agent.runtime.byte_budget import ByteBudget
 from agent.runtime.work_pool import WorkPool
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
     from local_tier.log.unified_log import UnifiedLog
 
+    T = TypeVar("T")
     DirectoryWork = Callable[[], Coroutine[Any, Any, None]]
 
 PATIENCE_SECONDS: Final = 0.5
@@ -43,6 +47,7 @@ class DiskPools:
             for number, path in enumerate(directories)
         }
         self._budgets = {path: ByteBudget(f"the buffer of appends to {path}", share) for path in directories}
+        self._late_reads: Counter[Path] = Counter()
 
     @property
     def pending(self) -> int:
@@ -57,6 +62,42 @@ class DiskPools:
         """Return the threads of a log's directory."""
         return self._pools[log.directory.parent]
 
+    async def read_in_time(
+        self,
+        log: UnifiedLog,
+        read: Callable[[], T],
+        *,
+        seconds: float,
+        ended_late: Callable[[], object] = lambda: None,
+    ) -> T:
+        """Return the result of a read of a log that takes at most `seconds`.
+
+        Raises DiskLateError if it takes longer, or if an earlier read of the directory was late and has not
+        ended yet. A late read runs to its end, and then calls `ended_late`.
+        """
+        directory = log.directory.parent
+        if self._late_reads[directory]:
+            raise _late_error(log)
+        call = asyncio.ensure_future(self.of(log).run(read))
+        try:
+            done, _ = await asyncio.wait([call], timeout=seconds)
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        if not done:
+            self._late_reads[directory] += 1
+            call.add_done_callback(partial(self._ended_late, directory, ended_late))
+            raise _late_error(log)
+        return call.result()
+
+    def _ended_late(
+        self, directory: Path, ended_late: Callable[[], object], call: asyncio.Future[object]
+    ) -> None:
+        self._late_reads[directory] -= 1
+        if not call.cancelled():
+            call.exception()  # mark it as retrieved
+        ended_late()
+
     def budget_of(self, log: UnifiedLog | None) -> ByteBudget:
         """Return the budget of a log's directory. A log that does not exist yet may use any."""
         if log is not None:
@@ -67,6 +108,14 @@ class DiskPools:
         """Cancel the calls that have not started, and wait for the others."""
         for pool in self._pools.values():
             pool.close()
+
+
+def _late_error(log: UnifiedLog) -> DiskLateError:
+    return DiskLateError(
+        f"the disk of {log.topic_partition} does not respond",
+        remedy="retry, and check the disk if this persists",
+        retry_after_seconds=1.0,
+    )
 
 
 class DiskTasks:

@@ -20,11 +20,11 @@ from collections import deque
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
-from agent.cluster.errors import AppendFailedError, NotLeaderError
+from agent.cluster.errors import AppendFailedError, DiskLateError, NotLeaderError
 from agent.local_topics.log_config import log_config_of
 from agent.read.fetch_result import offset_error
 from agent.read.hot_tail import TailRead
@@ -47,7 +47,7 @@ from local_tier.log.unified_log import Isolation
 from local_tier.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
     from pathlib import Path
     from uuid import UUID
 
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from agent.write.validation import ValidatedAppend
     from catalog.model import ProducerStamp, Topic
     from catalog.topics.local_leaders import LocalLeader
+    from local_tier.log.local_log import LogRead
     from local_tier.log.unified_log import UnifiedLog
     from local_tier.manager.log_manager import LogManager
 
@@ -413,14 +414,28 @@ class LocalTopics:
             leader_epoch=epoch,
         )
 
-    async def serve(self, cursor: Cursor, max_bytes: int) -> None:
-        """Serve records from the cursor's position on. The cursor is done afterwards in any case."""
+    async def serve(self, cursor: Cursor, max_bytes: int, seconds: float) -> None:
+        """Serve records from the cursor's position on. The cursor is done afterwards in any case.
+
+        If the disk does not respond within `seconds`, there are no records. The waiters of the partition are
+        woken when it has responded.
+        """
         fetch, offset = cursor.fetch, cursor.served.next_offset
         isolation = Isolation.TXN_COMMITTED if fetch.committed_only else Isolation.HIGH_WATERMARK
-        try:
-            found = await self.query(
-                fetch.topic, fetch.partition, lambda log: log.read(offset, max_bytes, isolation)
+
+        async def run(log: UnifiedLog) -> LogRead:
+            return await self._disks.read_in_time(
+                log,
+                partial(log.read, offset, max_bytes, isolation),
+                seconds=seconds,
+                ended_late=partial(self._commit_notifier.wake, [fetch.partition_id]),
             )
+
+        try:
+            found = await self._on_log(fetch.topic, fetch.partition, run)
+        except DiskLateError as error:
+            cursor.late, cursor.served.is_cut = error, True
+            return
         except SiltstoneError as error:
             cursor.error = error
             return
@@ -440,16 +455,26 @@ class LocalTopics:
             return await self._disks.of(log).run(delete)
 
     async def query(self, topic: Topic, partition: int, query: Callable[[UnifiedLog], T]) -> T:
-        """Run a query on a partition's log in the pool; it may block.
+        """Run a query on a partition's log in the pool; it may block."""
 
-        If the log was replaced by its copy in another directory meanwhile, ask the copy.
+        async def run(log: UnifiedLog) -> T:
+            return await self._disks.of(log).run(partial(query, log))
+
+        return await self._on_log(topic, partition, run)
+
+    async def _on_log(
+        self, topic: Topic, partition: int, run: Callable[[UnifiedLog], Coroutine[Any, Any, T]]
+    ) -> T:
+        """Run a call on a partition's log.
+
+        If the log was replaced by its copy in another directory meanwhile, run it on the copy.
         """
         log, _ = await self.log(topic, partition)
         try:
-            return await self._disks.of(log).run(partial(query, log))
+            return await run(log)
         except LogClosedError:
             log, _ = await self.log(topic, partition)
-            return await self._disks.of(log).run(partial(query, log))
+            return await run(log)
 
 
 def _append_all(

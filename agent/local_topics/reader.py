@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from agent.cluster.errors import DiskLateError
 from agent.local_topics.local_topics import no_local_disks_error
 from agent.read.fetch_plan import with_room
 from agent.runtime.errors import BusyError
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _PATIENCE_SECONDS: Final = 2.0
 """How long a read of the tail cache may take. The object store has the same records."""
+_MIN_PATIENCE_SECONDS: Final = 0.1
+"""How long a read of a local topic may take at least, whatever other disks have taken."""
 
 
 class LogSize(NamedTuple):
@@ -53,7 +55,7 @@ class LocalLogReader:
     """Reads for the cursors of fetches. Belongs to the event loop. Without disks it serves nothing.
 
     `tail_cache_hits` counts the reads that the tail cache served instead of the object store. While a read of
-    a directory is late, the tail cache there is not used.
+    a directory is late, the tail cache there is not used, and its local topics have no records to fetch.
     """
 
     def __init__(self, tail_cache: TailCache) -> None:
@@ -62,7 +64,6 @@ class LocalLogReader:
         self.tail_cache_hits = 0
         self._manager: LogManager | None = None
         self._disks: DiskPools | None = None
-        self._late_reads: Counter[Path] = Counter()
 
     def open(self, manager: LogManager, disks: DiskPools) -> None:
         """Start to use the logs of `manager`, with the threads of `disks`."""
@@ -116,12 +117,17 @@ class LocalLogReader:
                     await self.local_topics.find_bounds(cursor)
         return [cursor for cursor in cursors if not cursor.fetch.topic.is_local]
 
-    async def serve(self, cursors: Sequence[Cursor], max_bytes: int, held: HeldRecords) -> None:
+    async def serve(
+        self, cursors: Sequence[Cursor], max_bytes: int, held: HeldRecords, patience: float
+    ) -> None:
         """Serve cursors that need no extents, up to `max_bytes` including what is served already.
 
         If memory is full, the response ends with the records that it has. Raises `BusyError` if it has none.
+        The disks of local topics have about `patience` seconds. Those that need longer serve no records.
         """
         is_full = False
+        loop = asyncio.get_running_loop()
+        patient_until = loop.time() + patience
         for cursor, left in with_room(cursors, max_bytes):
             if is_full:
                 cursor.served.is_cut = True
@@ -129,7 +135,8 @@ class LocalLogReader:
             limit = min(cursor.fetch.max_bytes, left)
             if cursor.fetch.topic.is_local:
                 if self.local_topics is not None:
-                    await self.local_topics.serve(cursor, limit)
+                    seconds = max(patient_until - loop.time(), _MIN_PATIENCE_SECONDS)
+                    await self.local_topics.serve(cursor, limit, seconds)
             elif _is_as_produced(cursor) and cursor.state is not None:
                 await self._serve_from_tail_cache(cursor, limit, cursor.state.high_watermark)
             if left == max_bytes:
@@ -164,28 +171,12 @@ class LocalLogReader:
 
     async def _read_in_time(self, log: UnifiedLog, read: Callable[[], T]) -> T | None:
         """Return the result of a read of the tail cache, or None if its disk is late or busy."""
-        directory = log.directory.parent
-        if self._disks is None or self._late_reads[directory]:
-            return None
-        call = asyncio.ensure_future(self._disks.of(log).run(read))
-        try:
-            done, _ = await asyncio.wait([call], timeout=_PATIENCE_SECONDS)
-        except asyncio.CancelledError:
-            call.cancel()
-            raise
-        if not done:
-            self._late_reads[directory] += 1
-            call.add_done_callback(partial(self._ended_late, directory))
+        if self._disks is None:
             return None
         try:
-            return call.result()
-        except BusyError:
+            return await self._disks.read_in_time(log, read, seconds=_PATIENCE_SECONDS)
+        except (BusyError, DiskLateError):
             return None
-
-    def _ended_late(self, directory: Path, call: asyncio.Future[object]) -> None:
-        self._late_reads[directory] -= 1
-        if not call.cancelled():
-            call.exception()  # mark it as retrieved
 
     async def offset_in_extent(
         self, topic: Topic, extent: Extent, timestamp: int, log_start_offset: int

@@ -50,13 +50,15 @@ class PartitionFetch:
 class Cursor:
     """The progress of a fetch in one partition.
 
-    `used` are the extents that it has looked up, if the result depends on them (`needs_extents`).
+    `used` are the extents that it has looked up, if the result depends on them (`needs_extents`). `late` is
+    set if a disk has not responded in time. There may be records then, and this fetch does not return them.
     """
 
     fetch: PartitionFetch
     served: ServedBatches
     state: PartitionState | None = None
     error: SiltstoneError | None = None
+    late: SiltstoneError | None = None
     extents: Sequence[Extent] = ()
     used: list[Extent] = field(default_factory=list)
     # Of a local topic; those of an object topic are looked up when all cursors are done.

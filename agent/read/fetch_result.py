@@ -30,7 +30,8 @@ class FetchResult:
     requested offset, because batches are never cut. `next_offset` is the offset of the next fetch. If there
     are only offsets without records up to `next_offset`, they are returned as one empty batch, like the one
     that Kafka's cleaner leaves: a Kafka consumer advances by the offsets of batches, and could not reach the
-    end of the log otherwise. With an `error`, the other fields are empty.
+    end of the log otherwise. With an `error`, the other fields are empty. `late` is set if there are no
+    batches because a disk has not responded in time.
 
     With `committed_only`, no batch lies at or after the last stable offset. The reader drops the batches of
     the `aborted` transactions.
@@ -44,6 +45,7 @@ class FetchResult:
     last_stable_offset: int = -1
     high_watermark: int = -1
     error: SiltstoneError | None = None
+    late: SiltstoneError | None = None
     committed_only: bool = False
     has_transactions: bool = False
     aborted: Sequence[AbortedTransaction] = ()
@@ -97,6 +99,7 @@ def result_of(cursor: Cursor) -> FetchResult:
         last_stable_offset=state.last_stable_offset,
         high_watermark=state.high_watermark,
         aborted=cursor.aborted,
+        late=cursor.late,
     )
 
 
@@ -127,7 +130,9 @@ def is_sufficient(results: Sequence[FetchResult], min_bytes: int) -> bool:
     """Return True if the fetch should respond with `results` instead of waiting for more."""
     if sum(result.size for result in results) >= min_bytes:
         return True
-    return any(result.error is not None or not result.is_at_end for result in results)
+    return any(
+        result.error is not None or (result.late is None and not result.is_at_end) for result in results
+    )
 
 
 def within_limits(

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 _MAX_ROUNDS = 64
 # Of one fetch, for extents.
 _MAX_QUERIES = 3
+# How long a disk of local topics may take. A fetch without other partitions waits for nothing else.
+_MAX_PATIENCE_SECONDS = 2.0
 # More than one if objects of looked-up extents are gone.
 _MAX_ATTEMPTS = 6
 
@@ -72,8 +74,13 @@ class LocalReader(Protocol):
         """Set the states or errors of the cursors of local topics, and return the other cursors."""
         ...
 
-    async def serve(self, cursors: Sequence[Cursor], max_bytes: int, held: HeldRecords, /) -> None:
-        """Serve cursors that need no extents, as far as their records fit in memory."""
+    async def serve(
+        self, cursors: Sequence[Cursor], max_bytes: int, held: HeldRecords, patience: float, /
+    ) -> None:
+        """Serve cursors that need no extents, as far as their records fit in memory.
+
+        Disks of local topics that need longer than about `patience` seconds serve no records.
+        """
         ...
 
     async def serve_within_extents(self, cursors: Sequence[Cursor], held: HeldRecords, /) -> None:
@@ -151,8 +158,8 @@ class ReadPath:
         (result,) = await self.fetch(
             [wanted], max_bytes=wanted.max_bytes, min_bytes=min_bytes, max_wait_ms=max_wait_ms
         )
-        if result.error is not None:
-            raise result.error
+        if (error := result.error or result.late) is not None:
+            raise error
         return result
 
     async def fetch(
@@ -160,6 +167,8 @@ class ReadPath:
     ) -> list[FetchResult]:
         """Return a result per partition once there are at least `min_bytes`, or `max_wait_ms` have passed.
 
+        A disk that hangs gets half of this time, so that the other partitions can be read. Its local topics
+        have no records then, until it responds. It gets longer if no other partition is wanted.
         It does not wait if any partition has an error, or more records than were fetched. Bytes that are
         damaged or cannot be read end the batches of their partition, and are its error if there are none
         before them. Raises `RetryableError` if the catalog does not respond, and `BusyError` if there is no
@@ -170,6 +179,9 @@ class ReadPath:
         max_bytes = min(max_bytes, self._settings.max_fetch_bytes)
         min_bytes = min(min_bytes, max_bytes)  # as in Kafka: there cannot be more
         use_cache = max_wait_ms > 0
+        patience = _MAX_PATIENCE_SECONDS
+        if len(wanted) > 1:
+            patience = min(patience, max((deadline - loop.time()) / 2, 0.0))
         if use_cache:
             from_memory = self._read_from_memory(wanted, max_bytes)
             if from_memory is not None and is_sufficient(from_memory, min_bytes):
@@ -179,7 +191,7 @@ class ReadPath:
         with self._commit_notifier.waiter(ids) as waiter:
             while True:
                 with self._metrics.fetch_seconds.time():
-                    results = await self._fetch_now(wanted, max_bytes, use_cache=use_cache)
+                    results = await self._fetch_now(wanted, max_bytes, patience, use_cache=use_cache)
                 left = deadline - loop.time()
                 if left <= 0 or waiter.is_released or is_sufficient(results, min_bytes):
                     if waiter.woken_at is not None:
@@ -251,7 +263,7 @@ class ReadPath:
         return [result_of(cursor) for cursor in cursors]
 
     async def _fetch_now(
-        self, wanted: Sequence[PartitionFetch], max_bytes: int, *, use_cache: bool
+        self, wanted: Sequence[PartitionFetch], max_bytes: int, patience: float, *, use_cache: bool
     ) -> list[FetchResult]:
         cursors = [Cursor.at(fetch) for fetch in wanted]
         attempts_left = _MAX_ATTEMPTS
@@ -260,7 +272,7 @@ class ReadPath:
                 attempts_left -= 1
                 try:
                     await self._advance(
-                        cursors, max_bytes, held, use_cache=use_cache, is_last=not attempts_left
+                        cursors, max_bytes, held, patience, use_cache=use_cache, is_last=not attempts_left
                     )
                 except ObjectNotFoundError:
                     self._log.invalidate_extents(cursors)
@@ -318,6 +330,7 @@ class ReadPath:
         cursors: Sequence[Cursor],
         max_bytes: int,
         held: HeldRecords,
+        patience: float,
         *,
         use_cache: bool,
         is_last: bool,
@@ -334,7 +347,7 @@ class ReadPath:
         queries = 0
         for _ in range(_MAX_ROUNDS):
             self._serve_from_memory(cursors, max_bytes)
-            await self._local_reader.serve(cursors, max_bytes, held)
+            await self._local_reader.serve(cursors, max_bytes, held, patience)
             rooms = [each for each in with_room(cursors, max_bytes) if not each[0].fetch.topic.is_local]
             if not rooms:
                 break

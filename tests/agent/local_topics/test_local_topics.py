@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 from collections import UserDict
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+import httpx
 import orjson
 import psycopg
 import pytest
@@ -454,6 +456,65 @@ def test_a_disk_that_hangs_holds_up_only_its_own_partitions(
         assert not any(each.done() for each in waiting)
         disk.work()
         assert [each.result() for each in waiting] == [(ErrorCode.none, 1)] * len(hung)
+
+
+def _fetch(broker: BrokerThread, offsets: dict[int, int], *, max_wait: int) -> dict[int, tuple[int, int]]:
+    """Fetch partitions from these offsets; return the error code and the size of the records of each."""
+    parts = [
+        Struct(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+        for partition, offset in offsets.items()
+    ]
+    request = Struct(
+        max_wait=max_wait, min_bytes=1, topics=[Struct(topic="rock", partitions=parts)], isolation_level=0
+    )
+    with Wire(broker.host_and_port) as wire:
+        response = wire.ask("fetch", 11, request)
+    return {
+        each.partition_index: (each.error_code, len(each.records or b""))
+        for topic in response.responses
+        for each in topic.partitions
+    }
+
+
+def test_a_fetch_does_not_wait_for_a_disk_that_hangs(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its partitions have no records until it responds; those of other disks and of objects have theirs."""
+    disks = (tmp_path / "one", tmp_path / "two")
+    disk, real = HangingDisk("read"), RealFileSystem()
+    files = Disks({disks[0]: SteppedFileSystem(real, disk), disks[1]: real})
+    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    broker = start_broker(local_directories=disks)
+    broker.create_topic("rock", 4, storage_mode="local")
+    for partition in range(4):
+        assert send(broker, partition) == (ErrorCode.none, 0)
+    hung, others = (partitions_in(each) for each in disks)
+    assert len(hung) == len(others) == 2
+    starts = dict.fromkeys([*hung, *others], 0)
+    size = _fetch(broker, starts, max_wait=0)[0][1]
+    assert size > 0
+    partial = dict.fromkeys(hung, (ErrorCode.none, 0)) | dict.fromkeys(others, (ErrorCode.none, size))
+    disk.hang()
+    try:
+        for _ in range(2):
+            assert _fetch(broker, starts, max_wait=1_000) == partial
+        assert disk.waiting == 1
+        ends = starts | dict.fromkeys(others, 1)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(_fetch, broker, ends, max_wait=100_000)
+            for partition in others:
+                assert send(broker, partition) == (ErrorCode.none, 1)
+            found = waiting.result()
+            assert [found[partition] for partition in hung] == [(ErrorCode.none, 0)] * 2
+            assert sum(size for _, size in found.values()) > 0
+            last = pool.submit(_fetch, broker, dict.fromkeys(hung, 0), max_wait=100_000)
+            url = f"http://{broker.http_address}/v1/topics/rock/partitions/{min(hung)}/records"
+            response = httpx.get(url, timeout=240, trust_env=False)
+            assert response.status_code == HTTPStatus.SERVICE_UNAVAILABLE
+            disk.work()
+            assert last.result() == dict.fromkeys(hung, (ErrorCode.none, size))
+    finally:
+        disk.work()
 
 
 def test_the_progress_of_a_recovery_is_visible(
