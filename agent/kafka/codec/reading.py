@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from agent.kafka.codec.schema import NUMBER_CODES, is_number
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _MAX_ITEMS = 400_000
 _MAX_VARINT_BYTES = 5
+MAX_STRING_BYTES: Final = 0x7FFF
+"""Bytes of a string at most, also of a compact one. Source: SchemaGenerator of Kafka's message generator."""
 
 
 class MalformedMessageError(InvalidInputError):
@@ -122,6 +124,15 @@ def _compact_length(cursor: Cursor) -> int:
     return read_varint(cursor) - 1
 
 
+def _compact_string_length(cursor: Cursor) -> int:
+    length = _compact_length(cursor)
+    if length > MAX_STRING_BYTES:
+        raise MalformedMessageError(
+            f"a string of {length} bytes at byte {cursor.position} is longer than {MAX_STRING_BYTES}"
+        )
+    return length
+
+
 def _uuid(cursor: Cursor) -> UUID | None:
     raw = bytes(cursor.take(16))
     return UUID(bytes=raw) if any(raw) else None
@@ -163,7 +174,10 @@ def _primitive(field: FieldSchema, *, is_flexible: bool) -> Read:
         return _uuid
     if field.kind in _FIXED:
         return _FIXED[field.kind]
-    read_length = _compact_length if is_flexible else read_int16 if field.kind == "string" else read_int32
+    if field.kind == "string":
+        read_length = _compact_string_length if is_flexible else read_int16
+    else:
+        read_length = _compact_length if is_flexible else read_int32
     nullable = field.is_nullable and not field.is_array
     return _sized(read_length, _BODIES[field.kind], is_nullable=nullable)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numba import njit
 
+from agent.kafka.codec.reading import MAX_STRING_BYTES
 from agent.kafka.fast_path.parser_primitives import expect_no_tags, read_length
 from object_format.buffers import readable
 from object_format.kernels.runtime.intrinsics import borrowed
@@ -189,12 +190,15 @@ class FetchParser:
         wanted, forgotten, limits, rack, end = parse_request(readable(frame), position, version, self._rows)
         if wanted < 0:
             return None
+        ended = self._rows[wanted : wanted + forgotten]  # unlike a wanted topic, it need not exist
+        if forgotten and (ended[:, 1] - ended[:, 0]).max() > MAX_STRING_BYTES:
+            return None
         max_wait, min_bytes, max_bytes, isolation_level, session_id, epoch = _LIMITS.unpack_from(
             frame, limits
         )
         return FetchRequest(
             self._rows[:wanted].T.tolist(),
-            self._rows[wanted : wanted + forgotten, :3].tolist() if forgotten else [],
+            ended[:, :3].tolist() if forgotten else [],
             max_wait,
             min_bytes,
             max_bytes,

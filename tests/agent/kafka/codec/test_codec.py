@@ -112,6 +112,17 @@ def test_an_array_longer_than_its_message_is_rejected_before_allocation() -> Non
         Message.of("metadata", 1).read_request(Cursor(memoryview(b"\x7f\xff\xff\xff")))
 
 
+def test_a_string_has_at_most_32767_bytes() -> None:
+    """As in Kafka's generated code, although the length of a compact string could be larger."""
+    message = Message.of("produce", 9)
+    longest = Struct(transactional_id="x" * 32_767, acks=1, timeout=1, topic_data=[])
+    frame = encoded("produce", 9, "request", longest)
+    assert message.read_request(Cursor(memoryview(frame))).transactional_id == "x" * 32_767
+    too_long = b"\x81\x80\x02" + b"x" * 32_768 + frame[3 + 32_767 :]
+    with pytest.raises(MalformedMessageError, match="longer than 32767"):
+        message.read_request(Cursor(memoryview(too_long)))
+
+
 def test_a_field_of_no_version_is_rejected() -> None:
     with pytest.raises(TypeError, match="no version"):
         encoded("metadata", 12, "response", Struct(topic=[]))
