@@ -1,4 +1,4 @@
-"""Lookup of offsets by time: the first record of a partition at or after a timestamp."""
+"""Lookup of offsets by time: the first record at or after a timestamp, or with the largest timestamp."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from object_format.segment_file import parse_data_blocks
 from object_store.errors import ObjectNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from uuid import UUID
+
+    import numpy.typing as npt
 
     from agent.read.object_reader import ObjectReader
     from agent.runtime.byte_budget import ByteBudget
@@ -38,6 +40,10 @@ class TimedExtents(Protocol):
 
     def first_at_or_after_timestamp(self, topic_id: UUID, partition: int, timestamp: int, /) -> Extent | None:
         """Return the first extent in offset order with a record at or after `timestamp`."""
+        ...
+
+    def latest_timestamp(self, topic_id: UUID, partition: int, /, *, from_offset: int | None = None) -> int:
+        """Return the largest timestamp of a partition, or of its live extents from an offset on; -1: none."""
         ...
 
     def from_offset(
@@ -111,6 +117,69 @@ class TimestampLookup:
             remedy="try again",
         )
 
+    async def find_largest(
+        self, topic: Topic, partition: int, *, log_start_offset: int, budget: ByteBudget
+    ) -> TimedOffset | None:
+        """Return the first record from `log_start_offset` on with the largest timestamp, or None.
+
+        The largest timestamp that the partition ever had may belong to a record that was removed. In that
+        case the live extents are searched. One of them may begin before the log start offset, and its largest
+        timestamp may be that of a record before it.
+        """
+        find = partial(self.find, topic, partition, log_start_offset=log_start_offset, budget=budget)
+        latest = partial(self._log.latest_timestamp, topic.topic_id, partition)
+        timestamp = await self._pools.lookups.run(latest)
+        if timestamp < 0:
+            return None
+        if (found := await find(timestamp)) is not None:
+            return found
+        for _ in range(_MAX_STEPS):
+            timestamp = await self._pools.lookups.run(partial(latest, from_offset=log_start_offset))
+            cut = await self._pools.lookups.run(partial(self._cut, topic, partition, log_start_offset))
+            try:
+                first = None if cut is None else await self._largest_in(cut, log_start_offset, budget)
+            except ObjectNotFoundError:  # replaced since the lookup
+                continue
+            if timestamp < 0 or (first is not None and first.timestamp >= timestamp):
+                return first
+            return await find(timestamp) or first
+        raise ReadFailedError(
+            f"the largest timestamp of {topic.name}-{partition} was not found in time", remedy="try again"
+        )
+
+    def _cut(self, topic: Topic, partition: int, offset: int) -> Extent | None:
+        """Return the extent that begins before an offset and has records from it on, or None. Blocking."""
+        found = self._log.from_offset(topic.topic_id, partition, offset, max_extents=1, max_bytes=_NO_LIMIT)
+        return next((each for each in found if each.base_offset < offset and each.record_count > 0), None)
+
+    async def _largest_in(
+        self, extent: Extent, log_start_offset: int, budget: ByteBudget
+    ) -> TimedOffset | None:
+        """Return the first record of `extent` from `log_start_offset` on with the largest timestamp, or None.
+
+        Of an extent with an index, it reads the block of the log start offset, and one of the later blocks if
+        that has a larger timestamp.
+        """
+        index = await self._index(extent)
+        wanted = data_range(extent)
+        if index is not None:
+            begin, length = index.range_for_offset(max(log_start_offset - extent.offset_shift, 0), 1)
+            wanted = ByteRange(extent.object_name, extent.position + begin, length)
+        with budget.reserving(wanted.length):
+            (data,) = await self._reader.read([RangeRequest(wanted, is_hot=False)])
+            look = partial(_largest_record, extent, wanted, data, log_start_offset)
+            found = await self._pools.rendering.run(look)
+            del data, look
+        if index is None:
+            return found
+        later = index.max_timestamp(wanted.position + wanted.length - extent.position)
+        if later < 0 or (found is not None and found.timestamp >= later):
+            return found
+        in_later = await self._search(
+            extent, timestamp=later, log_start_offset=log_start_offset, budget=budget
+        )
+        return in_later or found
+
     def _after(self, extent: Extent, timestamp: int) -> Extent | None:
         """Return the next extent that may have such a record, if the first one has none left. Blocking."""
         offset = extent.last_offset + 1
@@ -166,6 +235,31 @@ class TimestampLookup:
 def _first_record(
     extent: Extent, part: ByteRange, data: memoryview, timestamp: int, log_start_offset: int
 ) -> TimedOffset | None:
+    for offsets, timestamps in _records(extent, part, data, log_start_offset):
+        late = np.flatnonzero(timestamps >= timestamp)
+        if late.size:
+            first = int(late[0])
+            return TimedOffset(int(offsets[first]), int(timestamps[first]))
+    return None
+
+
+def _largest_record(
+    extent: Extent, part: ByteRange, data: memoryview, log_start_offset: int
+) -> TimedOffset | None:
+    largest: TimedOffset | None = None
+    for offsets, timestamps in _records(extent, part, data, log_start_offset):
+        if timestamps.size:
+            first = int(timestamps.argmax())
+            timestamp = int(timestamps[first])
+            if timestamp > (-1 if largest is None else largest.timestamp):
+                largest = TimedOffset(int(offsets[first]), timestamp)
+    return largest
+
+
+def _records(
+    extent: Extent, part: ByteRange, data: memoryview, log_start_offset: int
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Yield the offsets and timestamps of the records from `log_start_offset` on, in offset order."""
     payloads = parse_data_blocks(
         data,
         name=extent.object_name,
@@ -181,8 +275,5 @@ def _first_record(
             offset_shift=extent.offset_shift,
         )
         for columns in decode_batches(batches, offset_shift=extent.offset_shift):
-            late = np.flatnonzero((columns.timestamps >= timestamp) & (columns.offsets >= log_start_offset))
-            if late.size:
-                first = int(late[0])
-                return TimedOffset(int(columns.offsets[first]), int(columns.timestamps[first]))
-    return None
+            remaining = columns.offsets >= log_start_offset
+            yield columns.offsets[remaining], columns.timestamps[remaining]

@@ -106,13 +106,14 @@ class Extents:
             offset = page.next_offset
         return None
 
-    def latest_timestamp(self, topic_id: UUID, partition: int, *, live: bool = False) -> int:
+    def latest_timestamp(self, topic_id: UUID, partition: int, *, from_offset: int | None = None) -> int:
         """Return the largest timestamp of a partition; -1 if it has none.
 
-        With `live`, only records in live extents count, and the query reads all of them. Without it, the
-        query reads one row, but compaction or retention may have removed the record.
+        With `from_offset`, only records in live extents that begin there or later count, and the query reads
+        all of these extents. Without it, the query reads one row, but compaction or retention may have
+        removed the record.
         """
-        params = {"topic_id": topic_id, "partition": partition}
-        query = _SQL["latest_live_timestamp"] if live else _SQL["latest_timestamp"]
+        params = {"topic_id": topic_id, "partition": partition, "offset": from_offset}
+        query = _SQL["latest_timestamp"] if from_offset is None else _SQL["latest_live_timestamp"]
         rows = self._database.read("extents.latest_timestamp", query, params)
         return int(rows[0].max_timestamp) if rows else -1

@@ -167,6 +167,11 @@ class SectionIndex:
         first = begin + int(late[0]) if late.size else len(self)
         return self._range(first, max_bytes) if first < len(self) else None
 
+    def max_timestamp(self, from_position: int) -> int:
+        """Return the largest timestamp of the blocks at or after `from_position`; -1 if there are none."""
+        begin = int(np.searchsorted(self._boundaries[:-1], from_position))
+        return int(self._max_timestamps[begin:].max(initial=-1))
+
     def _range(self, first: int, max_bytes: int) -> tuple[int, int]:
         if max_bytes < 0:
             raise InvalidInputError(f"a range cannot have at most {max_bytes} bytes")

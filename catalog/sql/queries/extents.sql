@@ -119,6 +119,7 @@ SELECT (SELECT min(base_offset) FROM page WHERE max_timestamp >= %(timestamp)s) 
 SELECT max_timestamp FROM partitions WHERE topic_id = %(topic_id)s AND partition = %(partition)s;
 
 -- name: latest_live_timestamp
--- Return the largest timestamp in a partition's live extents; reads all of them.
+-- Return the largest timestamp in a partition's live extents that begin at an offset or later; reads all of
+-- them.
 SELECT coalesce(max(max_timestamp), -1) AS max_timestamp FROM extents
-WHERE topic_id = %(topic_id)s AND partition = %(partition)s AND record_count > 0;
+WHERE topic_id = %(topic_id)s AND partition = %(partition)s AND base_offset >= %(offset)s AND record_count > 0;

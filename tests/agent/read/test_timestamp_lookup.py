@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -20,10 +20,12 @@ from catalog.model import Extent, FileKind
 from object_format.segment_file import SectionIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from agent.read.caches.range_cache import ByteRange
     from agent.read.object_reader import RangeRequest
+    from agent.runtime.byte_budget import ByteBudget
+    from catalog.model import Topic
 
 _TOPIC = UUID(int=1)
 _BLOCK_BYTES = 100
@@ -82,6 +84,11 @@ class _Log:
         found = (each for each in self.extents if each.record_count and each.max_timestamp >= timestamp)
         return next(found, None)
 
+    def latest_timestamp(self, _topic_id: UUID, _partition: int, *, from_offset: int | None = None) -> int:
+        first = 0 if from_offset is None else from_offset
+        found = [each for each in self.extents if each.record_count and each.base_offset >= first]
+        return max((each.max_timestamp for each in found), default=-1)
+
     def from_offset(
         self, _topic_id: UUID, _partition: int, offset: int, *, max_extents: int, max_bytes: int
     ) -> list[Extent]:
@@ -108,14 +115,30 @@ class _Log:
     def first_record(
         self, extent: Extent, part: ByteRange, _data: object, timestamp: int, log_start_offset: int
     ) -> TimedOffset | None:
+        return _scan(self._records_in(extent, part), timestamp, log_start_offset)
+
+    def largest_record(
+        self, extent: Extent, part: ByteRange, _data: object, log_start_offset: int
+    ) -> TimedOffset | None:
+        return _scan_for_largest(self._records_in(extent, part), log_start_offset)
+
+    def _records_in(self, extent: Extent, part: ByteRange) -> list[TimedOffset]:
         first = (part.position - extent.position) // _BLOCK_BYTES
         blocks = self.records[extent.base_offset][first : first + part.length // _BLOCK_BYTES]
-        return _scan([each for block in blocks for each in block], timestamp, log_start_offset)
+        return [each for block in blocks for each in block]
+
+    def all_records(self) -> list[TimedOffset]:
+        return [each for blocks in self.records.values() for block in blocks for each in block]
 
 
 def _scan(records: Sequence[TimedOffset], timestamp: int, log_start_offset: int) -> TimedOffset | None:
     found = (each for each in records if each.offset >= log_start_offset and each.timestamp >= timestamp)
     return next(found, None)
+
+
+def _scan_for_largest(records: Sequence[TimedOffset], log_start_offset: int) -> TimedOffset | None:
+    remaining = [each for each in records if each.offset >= log_start_offset]
+    return max(remaining, key=lambda each: each.timestamp, default=None)  # the first of several
 
 
 class _Pool:
@@ -126,6 +149,25 @@ class _Pool:
 class _NoTailCache:
     async def offset_in_extent(self, *_: object) -> None:
         return None
+
+
+_TOPIC_T = cast("Topic", SimpleNamespace(topic_id=_TOPIC, name="t"))
+_BUDGET = cast("ByteBudget", SimpleNamespace(reserving=nullcontext))
+
+
+@contextmanager
+def _looking_up(log: _Log, fetch_bytes: int) -> Iterator[TimestampLookup]:
+    """Yield a lookup in `log`. Extents are looked up two at a time."""
+    pools = SimpleNamespace(lookups=_Pool(), rendering=_Pool())
+    settings = SimpleNamespace(max_fetch_extents=2, default_fetch_bytes=fetch_bytes)
+    lookup = TimestampLookup(
+        log, cast("Any", log), cast("Any", pools), cast("Any", settings), cast("Any", _NoTailCache())
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timestamp_lookup, "_first_record", log.first_record)
+        patch.setattr(timestamp_lookup, "_largest_record", log.largest_record)
+        patch.setattr(lookup, "_index", log.index)
+        yield lookup
 
 
 _TIMES = st.sampled_from([*[0] * 8, 5, 9])
@@ -148,23 +190,29 @@ def test_a_lookup_finds_the_first_late_record_behind_the_log_start(
     log = _Log(wanted_timestamp=timestamp)
     for section in sections:
         log.append(section)
-    pools = SimpleNamespace(lookups=_Pool(), rendering=_Pool())
-    settings = SimpleNamespace(max_fetch_extents=2, default_fetch_bytes=fetch_bytes)
-    lookup = TimestampLookup(
-        log, cast("Any", log), cast("Any", pools), cast("Any", settings), cast("Any", _NoTailCache())
-    )
-    topic, budget = SimpleNamespace(topic_id=_TOPIC, name="t"), SimpleNamespace(reserving=nullcontext)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timestamp_lookup, "_first_record", log.first_record)
-        patch.setattr(lookup, "_index", log.index)
+    with _looking_up(log, fetch_bytes) as lookup:
         found = asyncio.run(
-            lookup.find(
-                cast("Any", topic),
-                0,
-                timestamp,
-                log_start_offset=log_start_offset,
-                budget=cast("Any", budget),
-            )
+            lookup.find(_TOPIC_T, 0, timestamp, log_start_offset=log_start_offset, budget=_BUDGET)
         )
-    records = [each for blocks in log.records.values() for block in blocks for each in block]
-    assert found == _scan(records, timestamp, log_start_offset)
+    assert found == _scan(log.all_records(), timestamp, log_start_offset)
+
+
+@given(
+    st.lists(st.builds(_Section, _BLOCKS, st.booleans(), st.sampled_from([0, 0, 2])), min_size=1, max_size=5),
+    st.integers(0, 20),
+    st.sampled_from([0, 0, 100, 250]),
+)
+@example([_Section(((9, 0), (5,), (6, 6)), has_index=True, holes=0)], 1, 0)
+@example([_Section(((9, 6), (5,)), has_index=False, holes=0), _Section(((6,),), True, 0)], 1, 0)
+def test_the_largest_timestamp_is_that_of_a_scan_behind_the_log_start(
+    sections: list[_Section], log_start_offset: int, fetch_bytes: int
+) -> None:
+    """The extent of the log start offset has records before it, which may be the latest."""
+    log = _Log()
+    for section in sections:
+        log.append(section)
+    with _looking_up(log, fetch_bytes) as lookup:
+        found = asyncio.run(
+            lookup.find_largest(_TOPIC_T, 0, log_start_offset=log_start_offset, budget=_BUDGET)
+        )
+    assert found == _scan_for_largest(log.all_records(), log_start_offset)

@@ -165,26 +165,18 @@ async def _find(
 
 
 async def _largest_timestamp(topic: Topic, state: PartitionState, context: RequestContext) -> TimedOffset:
-    """Return the first record with the largest timestamp.
-
-    The catalog's largest timestamp may belong to a record that compaction removed. In that case the live
-    extents are searched.
-    """
+    """Return the first record with the largest timestamp."""
     services = context.services
     if topic.is_local:
         newest = await services.local_logs.newest(topic, state.partition)
         return _NO_OFFSET if newest is None else TimedOffset(newest.offset, newest.timestamp)
-    latest = services.catalog.extents.latest_timestamp
-    for live in (False, True):
-        timestamp = await services.pools.catalog.run(
-            partial(latest, topic.topic_id, state.partition, live=live)
-        )
-        if timestamp < 0:
-            return _NO_OFFSET
-        found = await _at_or_after(topic, state, timestamp, context)
-        if found is not None:
-            return found
-    return _NO_OFFSET
+    found = await services.timestamps.find_largest(
+        topic,
+        state.partition,
+        log_start_offset=state.log_start_offset,
+        budget=services.read_path.budget,
+    )
+    return _NO_OFFSET if found is None else found
 
 
 async def _at_or_after(

@@ -73,6 +73,38 @@ def test_the_largest_timestamp_needs_at_most_one_read(store: FaultyStore, wire: 
         assert requests() <= before + 1
 
 
+def test_the_largest_timestamp_is_that_of_a_remaining_record(broker: BrokerThread, wire: Wire) -> None:
+    """Records before the log start offset do not count, although their file has later records, too."""
+
+    def delete_before(offset: int) -> None:
+        part = Struct(partition_index=0, offset=offset)
+        topics = [Struct(name="granite", partitions=[part])]
+        response = wire.ask("delete_records", 2, Struct(topics=topics, timeout=9_000))
+        assert response.topics[0].partitions[0].error_code == ErrorCode.none
+
+    def append(timestamp: int) -> None:
+        producer = Producer({"bootstrap.servers": broker.address})
+        producer.produce("granite", b"x", partition=0, timestamp=timestamp)
+        assert producer.flush(120) == 0
+
+    def largest() -> tuple[int, int]:
+        response = ask(wire, 11, _MAX)
+        return response.offset, response.timestamp
+
+    with wire:
+        assert largest() == (1, 3_000)
+        delete_before(2)
+        assert largest() == (2, 2_000)
+        append(1_500)
+        assert largest() == (2, 2_000)
+        append(2_000)
+        assert largest() == (2, 2_000)
+        append(2_500)
+        assert largest() == (5, 2_500)
+        delete_before(6)
+        assert largest() == (-1, -1)
+
+
 def test_an_unknown_or_duplicate_partition_has_an_error(wire: Wire) -> None:
     with wire:
         assert ask(wire, 11, _LATEST, partition=7).error_code == ErrorCode.unknown_topic_or_partition
