@@ -165,7 +165,8 @@ async def _fetch_records(
         size = fetched.size
         if size and (fetched.has_transactions or wanted.topic.is_local):  # a local log does not know it
             drop = partial(drop_unread, fetched.batches, fetched.aborted)
-            fetched = replace(fetched, batches=await context.pools.rendering.run(drop))
+            with context.read_path.budget.reserving(size):  # the call may wait for a thread
+                fetched = replace(fetched, batches=await context.pools.rendering.run(drop))
         if fetched.batches or fetched.is_at_end or skipped == _MAX_SKIPPED_RESULTS:
             return fetched, size
         skipped += 1

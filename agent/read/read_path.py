@@ -154,9 +154,10 @@ class ReadPath:
     async def fetch_one(
         self, wanted: PartitionFetch, *, min_bytes: int = 1, max_wait_ms: int = 0
     ) -> FetchResult:
-        """Do the same as `fetch` for one partition, and raise its error."""
+        """Do the same as `fetch` for one partition, with a share of the free memory, and raise its error."""
+        planned = min(wanted.max_bytes, max(self.budget.share, 1))
         (result,) = await self.fetch(
-            [wanted], max_bytes=wanted.max_bytes, min_bytes=min_bytes, max_wait_ms=max_wait_ms
+            [wanted], max_bytes=planned, min_bytes=min_bytes, max_wait_ms=max_wait_ms
         )
         if (error := result.error or result.late) is not None:
             raise error

@@ -89,6 +89,11 @@ class RecordsRendering:
         self._slices: list[bytes] = []
         self._is_complete = False
 
+    def limit(self, max_bytes: int) -> int:
+        """Render at most `max_bytes`, if that is less than before, and return the limit."""
+        self._page.max_bytes = min(self._page.max_bytes, max_bytes)
+        return self._page.max_bytes
+
     def step(self) -> bool:
         """Render a slice of the records. Return True if there may be more."""
         lines: list[bytes] = []
@@ -135,9 +140,10 @@ def _records(runs: Sequence[bytearray | memoryview], from_offset: int) -> Iterat
 class PendingResponse(Response):
     """Response to a read of records that renders and sends its body in one call.
 
-    It reserves `fetched_bytes` of `budget` while it renders, then the size of the body until the body is
-    sent. An error, or a client that disconnects or stalls, ends the call and releases the memory. `BusyError`
-    is raised before anything is sent if the body does not fit in the budget.
+    It reserves `fetched_bytes` of `budget` while it renders, and the share of the free memory that the body
+    may have, then the size of the body until the body is sent. An error, or a client that disconnects or
+    stalls, ends the call and releases the memory. `BusyError` is raised before anything is sent if the body
+    does not fit in the budget: its first record may exceed the share.
     """
 
     media_type = "application/json"
@@ -154,7 +160,7 @@ class PendingResponse(Response):
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Render the body and send it piece by piece, as fast as the client reads."""
-        with self._budget.reserving(self._fetched_bytes):
+        with self._budget.reserving(self._fetched_bytes), self._budget.reserving(self._limit_to_share()):
             pieces = await self._render()
         size = sum(map(len, pieces))
         self.headers["content-length"] = str(size)
@@ -168,6 +174,10 @@ class PendingResponse(Response):
                     await send({"type": "http.response.body", "body": body, "more_body": True})
             # The server accepts this when its buffer is short again.
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _limit_to_share(self) -> int:
+        assert self._rendering is not None
+        return self._rendering.limit(self._budget.share)
 
     async def _render(self) -> list[bytes]:
         rendering, self._rendering = self._rendering, None  # releases the fetched bytes after rendering

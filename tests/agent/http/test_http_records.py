@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import random
 import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent.listeners import KafkaListener
 from core.clock import ManualClock
 from core.ids import SeededIds
 from object_store.accounting import RequestKind
@@ -18,6 +20,7 @@ from tests.catalog.scene import advance_log_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from catalog.open import Catalog
     from tests.agent.running_agents import Agents, RunningAgent
@@ -371,6 +374,50 @@ async def test_a_read_without_memory_for_fetches_is_503(agents: Agents) -> None:
             response = await running.http.get("/v1/topics/t/partitions/0/records")
             assert (response.status_code, response.json()["error"]["code"]) == (503, "busy")
         assert len((await running.read("t"))["records"]) == 1
+        await _until(lambda: budget.used == 0)
+
+
+async def test_a_read_takes_a_share_of_the_free_memory(agents: Agents) -> None:
+    """With little free memory, a page has fewer records than `max_bytes` allows. The reader goes on."""
+    mib = 1 << 20
+    async with agents.running(max_fetch_bytes=2 * mib, max_fetches_bytes=4 * mib) as running:
+        await running.create_topic("t")
+        for _ in range(12):
+            await running.produce("t", {"value": "x" * 100_000})
+        budget = running.agent.data.read_path.budget
+        offset = 0
+        with budget.reserving(3 * mib):
+            while offset < 12:
+                path = f"/v1/topics/t/partitions/0/records?max_bytes={2 * mib}&offset={offset}"
+                response = await running.http.get(path)
+                assert response.status_code == 200
+                assert len(response.json()["records"]) < 3
+                assert response.json()["next_offset"] > offset
+                offset = response.json()["next_offset"]
+        assert len((await running.read("t", max_bytes=2 * mib))["records"]) > 3
+        await _until(lambda: budget.used == 0)
+
+
+async def test_records_are_reserved_while_they_wait_for_a_thread(agents: Agents, tmp_path: Path) -> None:
+    """Control batches are dropped in a pool of threads, which may be busy."""
+    disks, listeners = (tmp_path / "disk",), (KafkaListener(port=0),)
+    async with agents.running(
+        local_directories=disks, kafka_listeners=listeners, rendering_threads=1
+    ) as running:
+        await running.create_topic("t", storage_mode="local")
+        await running.produce("t", {"value": random.Random(1).randbytes(200_000).hex()})
+        pool, budget = running.agent.resources.pools.rendering, running.agent.data.read_path.budget
+        gate = threading.Event()
+        busy = asyncio.ensure_future(pool.run(gate.wait))
+        await asyncio.sleep(0)
+        reading = asyncio.ensure_future(running.read("t"))
+        try:
+            await _until(lambda: pool.pending == 2)
+            assert budget.used >= 100_000
+        finally:
+            gate.set()
+        await busy
+        assert len((await reading)["records"]) == 1
         await _until(lambda: budget.used == 0)
 
 
