@@ -194,7 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _request(self, fault: Fault, body: bytes) -> tuple[HTTPResponse, bytes]:
         """Send the request to the server; return its response and the body of that."""
-        headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+        headers = dict(self.headers.items())  # with the client's host, which its signature covers
         if fault.without_range:
             headers.pop("Range", None)
         upstream = urlsplit(self.proxy.upstream)

@@ -16,7 +16,7 @@ from object_store.accounting import Purpose, Tally
 from object_store.errors import StoreAccessError, StoreUnavailableError
 from object_store.names import compacted_name
 from object_store.open import StoreConfig, open_store
-from tests.fixtures.s3 import FAKE_ENVIRONMENT, bucket_of
+from tests.fixtures.s3 import S3_ENVIRONMENT, bucket_of, needs_moto
 from tests.object_store.s3.fault_proxy import Fault, running_proxy
 
 if TYPE_CHECKING:
@@ -36,6 +36,11 @@ def test_a_missing_bucket_is_reported_with_a_remedy_and_not_created(s3_server: S
             store.check()
         assert f"bucket 'no-such-bucket' at {s3_server.endpoint}" in str(caught.value)
         assert "create the bucket" in str(caught.value)
+
+
+@needs_moto  # SeaweedFS creates the bucket
+def test_a_write_into_a_missing_bucket_is_rejected(s3_server: S3Server) -> None:
+    config = StoreConfig("s3://no-such-bucket/x", s3_server.endpoint, "us-east-1")
     with closing(open_config(config)) as store, pytest.raises(StoreAccessError, match="NoSuchBucket"):
         store.put("v1/x", [b"1"], purpose=Purpose.INGEST)
 
@@ -90,7 +95,7 @@ def test_a_denied_request_is_reported_with_a_remedy_and_without_secrets(
     assert code in text
     assert remedy in text
     assert s3_config.url.split("/")[2] in text
-    assert not any(FAKE_ENVIRONMENT[name] in text for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
+    assert not any(S3_ENVIRONMENT[name] in text for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
 
 
 def test_an_unreachable_server_counts_as_no_request(s3_config: StoreConfig) -> None:

@@ -21,7 +21,7 @@ from object_store.errors import StoreAccessError
 from object_store.open import open_store
 from object_store.s3.client import new_session
 from object_store.trial import try_store
-from tests.fixtures.s3 import REGION, bucket_of
+from tests.fixtures.s3 import REGION, bucket_of, needs_moto
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from object_store.open import StoreConfig
     from object_store.trial import TrialResult
     from tests.fixtures.s3 import S3Server
+
+pytestmark = needs_moto
 
 _GUIDE: Final = Path(__file__).parents[3] / "docs" / "how-to" / "production.md"
 _FOUND: Final = re.search(r"```json\n(.*?)```", _GUIDE.read_text(), re.DOTALL)
