@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
+from base64 import b64encode
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +28,7 @@ from object_store.s3.hedging import Hedger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from typing import Final
+    from typing import Any, Final
 
     from mypy_boto3_s3 import S3Client
 
@@ -260,10 +262,24 @@ def _make_client(
         s3={"addressing_style": "path" if endpoint else "auto"},
     )
     try:
-        return new_session().client(
+        client = new_session().client(
             "s3", endpoint_url=endpoint, region_name=region, config=config, verify=ca_bundle
         )
     except (BotoCoreError, ValueError) as error:
         raise StoreAccessError(
             f"no client for {place}: {error}", remedy="correct the region, the endpoint or the AWS_* settings"
         ) from error
+    client.meta.events.register("before-call.s3.DeleteObjects", _use_content_md5)
+    return client
+
+
+def _use_content_md5(params: dict[str, Any], **_: object) -> None:
+    """Give a request Content-MD5 instead of a newer checksum.
+
+    S3 requires one of both for DeleteObjects. All servers know Content-MD5, and some know nothing else.
+    """
+    digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
+    params["headers"]["Content-MD5"] = b64encode(digest).decode()
+    checksum = params["context"].get("checksum", {})
+    checksum.pop("request_algorithm", None)
+    checksum.pop("request_algorithm_header", None)

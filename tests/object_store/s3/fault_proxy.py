@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 import socket
 import struct
 import threading
 import time
+from base64 import b64encode
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPResponse
@@ -54,13 +56,15 @@ class ReceivedRequest:
 class FaultProxy:
     """A proxy with planned faults, which happen in the order of their plan.
 
-    `late` counts the requests that the server received after their client had been disconnected.
+    With `is_old`, it behaves as a server without the checksums that S3 has had since 2022. `late` counts the
+    requests that the server received after their client had been disconnected.
     """
 
     upstream: str
     endpoint: str = ""
     log: list[ReceivedRequest] = field(default_factory=list)
     late: int = 0
+    is_old: bool = False
     _faults: list[Fault] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _thawed: threading.Event = field(default_factory=threading.Event)
@@ -165,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_any(self) -> None:
         fault = self.proxy.take(self.command, self.path, self.headers.get("Range", ""))
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        fault = fault or Fault(method=self.command)
+        fault = fault or self._refusal(body) or Fault(method=self.command)
         self.proxy.wait_until_thawed()
         if fault.before is not None:
             fault.before()
@@ -182,6 +186,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._forward(fault, body)
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = do_any  # noqa: N815 - names that http.server calls
+
+    def _refusal(self, body: bytes) -> Fault | None:
+        """Return the response of an old server to a checksum that it does not know or does not find."""
+        if not self.proxy.is_old:
+            return None
+        if any(name.lower().startswith(("x-amz-checksum-", "x-amz-sdk-checksum-")) for name in self.headers):
+            return Fault(method=self.command, status=501, code="NotImplemented")
+        if self.command == "POST" and self.path.endswith("?delete"):
+            digest = b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+            if self.headers.get("Content-MD5") != digest:
+                return Fault(method=self.command, status=400, code="InvalidDigest")
+        return None
 
     def _respond_without_server(self, fault: Fault) -> None:
         body = fault.body or f"<Error><Code>{fault.code}</Code><Message>planned</Message></Error>".encode()

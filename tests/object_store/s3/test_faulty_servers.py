@@ -7,6 +7,8 @@ from uuid import UUID
 
 import pytest
 
+from core.clock import ManualClock
+from core.ids import SystemIds
 from object_store.accounting import Purpose, RequestKind
 from object_store.errors import (
     ObjectsNotDeletedError,
@@ -14,6 +16,7 @@ from object_store.errors import (
     StoreUnavailableError,
 )
 from object_store.names import ingestion_name
+from object_store.trial import try_store
 from tests.fixtures.s3 import bucket_of
 from tests.object_store.s3.fault_proxy import Fault
 from tests.object_store.s3.limited_store import ATTEMPTS, DATA, LIMITS, slow_down
@@ -21,7 +24,6 @@ from tests.object_store.s3.limited_store import ATTEMPTS, DATA, LIMITS, slow_dow
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from core.clock import ManualClock
     from object_store.open import StoreConfig
     from object_store.s3.store import S3Store
     from tests.fixtures.s3 import S3Server
@@ -178,3 +180,12 @@ class TestUnusualResponses:
         assert list(store.list("", purpose=Purpose.GC)) == []
         tally = store.counts.snapshot().of(RequestKind.LIST, Purpose.GC)
         assert (tally.requests, tally.errors, tally.retries) == (3, 2, 2)
+
+
+def test_an_old_server_without_the_newer_checksums_does_everything(store: S3Store, proxy: FaultProxy) -> None:
+    """S3 requires a checksum of requests that delete several objects; S3Proxy knows only Content-MD5."""
+    proxy.is_old = True
+
+    results = try_store(store, SystemIds(ManualClock()), is_s3=True)
+
+    assert [each.problem for each in results] == [None] * len(results)
