@@ -76,6 +76,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
     "PermanentRedirect": "give the bucket's region",
     "AuthorizationHeaderMalformed": "give the bucket's region",
     "IllegalLocationConstraintException": "give the bucket's region",
+    "NotImplemented": "use a server that has this operation; siltstone check-store tries all that are needed",
 }
 
 
