@@ -57,6 +57,9 @@ _TRANSIENT_CODES: Final = frozenset(
 )
 _TRANSIENT_FAULTS: Final = (BotoConnectionError, HTTPClientError, ResponseStreamingError, ResponseParserError)
 
+# They name no existing object: S3Proxy reports an aborted upload as a missing key.
+_OF_UPLOADS: Final = frozenset({"UploadPart", "CompleteMultipartUpload"})
+
 _WRONG_CERTIFICATE: Final = ("CERTIFICATE_VERIFY_FAILED", "doesn't match")  # of OpenSSL and of urllib3
 _CREDENTIALS_REMEDY: Final = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile in AWS_PROFILE, "
@@ -136,7 +139,7 @@ def translate(
     if not isinstance(error, ClientError):
         return StoreAccessError(f"{doing} failed in {place}: {error}", remedy=_remedy_for_client(error))
     code = error_code(error)
-    if code == "NoSuchUpload":
+    if code == "NoSuchUpload" or (code == "NoSuchKey" and error.operation_name in _OF_UPLOADS):
         return UploadLostError(f"{doing} failed in {place}: the upload was swept away as unfinished")
     if code in {"NoSuchKey", "404", "NoSuchVersion"}:
         return ObjectNotFoundError(f"{doing} failed: there is no such object in {place}")

@@ -14,6 +14,7 @@ from object_store.errors import (
     ObjectsNotDeletedError,
     StoreAccessError,
     StoreUnavailableError,
+    UploadLostError,
 )
 from object_store.names import ingestion_name
 from object_store.trial import try_store
@@ -189,3 +190,17 @@ def test_an_old_server_without_the_newer_checksums_does_everything(store: S3Stor
     results = try_store(store, SystemIds(ManualClock()), is_s3=True)
 
     assert [each.problem for each in results] == [None] * len(results)
+
+
+@pytest.mark.parametrize("code", ["NoSuchUpload", "NoSuchKey"])
+@pytest.mark.parametrize("method", ["PUT", "POST"])
+def test_a_lost_upload_is_named_whatever_the_server_calls_it(
+    store: S3Store, proxy: FaultProxy, method: str, code: str
+) -> None:
+    proxy.plan(Fault(method=method, part="uploadId=", status=404, code=code))
+    upload = store.start_upload("v1/y", purpose=Purpose.COMPACTION)
+    with pytest.raises(UploadLostError):  # noqa: PT012 -- the part is sent by either call
+        upload.write(bytes(6 << 20))
+        upload.complete()
+    upload.abort()
+    assert proxy.all_happened
