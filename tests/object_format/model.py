@@ -63,13 +63,21 @@ def batch_of(records: Sequence[Record], *, codec: Codec = Codec.NONE, **fields: 
     return replace(made, **fields)  # type: ignore[arg-type]  # `records` is not among them
 
 
+def _remainder(byte: int) -> int:
+    """Divide one byte by the polynomial of CRC-32C (Castagnoli), bit by bit."""
+    for _ in range(8):
+        byte = byte >> 1 ^ 0x82F63B78 * (byte & 1)
+    return byte
+
+
+_REMAINDERS = [_remainder(byte) for byte in range(256)]
+
+
 def crc32c(data: bytes) -> int:
-    """Compute CRC-32C (Castagnoli) bit by bit."""
+    """Compute CRC-32C (Castagnoli)."""
     crc = 0xFFFFFFFF
     for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ 0x82F63B78 * (crc & 1)
+        crc = crc >> 8 ^ _REMAINDERS[(crc ^ byte) & 0xFF]
     return crc ^ 0xFFFFFFFF
 
 

@@ -383,8 +383,12 @@ def test_the_saved_bytes_of_uncompressed_batches_that_lose_records_are_exact(
         value = bytes(SMALL_BYTES if number == large + 1 else 20)
         records = [Record(3 * number + each, NOW, b"%d" % (3 * number + each), value) for each in range(3)]
         batches.append(model.batch_of(records))
-    newer = [Record(20 + each, NOW, b"%d" % each, bytes(2 * SMALL_BYTES)) for each in sorted(superseded)]
-    section = Section(batches=(*batches, *(model.batch_of([each]) for each in newer)))
+    # They are in one batch, which is too large to be merged.
+    newer = [
+        Record(20 + each, NOW, b"%d" % each, bytes(0 if index else 2 * SMALL_BYTES))
+        for index, each in enumerate(sorted(superseded))
+    ]
+    section = Section(batches=(*batches, *([model.batch_of(newer)] if newer else [])))
     kept = set(range(15)) - superseded | {each.offset for each in newer}
     filtered = model_log.filtered(section.batches, kept, leader_epoch=0, horizon=None)
     written = write(section, None, None)
