@@ -130,14 +130,16 @@ DEFECTS: Final = (
         Rules(fault_rates=_ALL_FAULTS),
         first_seed=7,
     ),
-    Defect("a repeated commit takes effect twice", _repeat_commits, first_seed=12),
+    Defect("a repeated commit takes effect twice", _repeat_commits, first_seed=18),
     Defect(
         "a late attempt publishes",
         _publish_late_attempts,
         rules=Rules(fault_rates=_STALLS_ONLY),
-        first_seed=3,
+        first_seed=15,
     ),
-    Defect("a fenced session commits", _commit_in_fenced_sessions, "missing_object", _SHORT_GRACE),
+    Defect(
+        "a fenced session commits", _commit_in_fenced_sessions, "missing_object", _SHORT_GRACE, first_seed=1
+    ),
     Defect(
         "outputs below the log start are published",
         _publish_below_the_log_start,
