@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
+from typing_extensions import override
 
 from agent.runtime.work_pool import WorkPool
 from agent.write.commit_groups import MAX_RUNS, Flight, FlightQueue
@@ -139,6 +140,7 @@ class _OpensOnce(threading.Event):
         super().__init__()
         self._change: Callable[[], None] | None = change
 
+    @override
     def wait(self, timeout: float | None = None) -> bool:
         del timeout
         if self._change is not None:
