@@ -54,7 +54,7 @@ def print_readoption(
         apply=apply,
         acknowledged_only=acknowledged_only,
         discard_unknown_topics=discard_unknown_topics,
-        on_progress=show_progress if apply and not as_json else None,
+        on_progress=None if as_json else show_progress,
     )
     if as_json:
         emit_json(report.as_dict())

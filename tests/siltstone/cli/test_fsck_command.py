@@ -81,6 +81,7 @@ def test_readoption_lists_lost_files_and_applies_on_request(
     )
     catalog.lost_commits.report([scene.session_id], [lost], catalog.incarnations.current().epoch)
     shown = fsck("--readopt", *where)
+    assert "1 of 1 lost file\n" in shown.stdout
     assert commit.object_name in shown.stdout.splitlines()
     assert "t-0: 5 to 7" in shown.stdout
     assert "1 lost file with 0 records; 1 of the files is known to be acknowledged" in shown.stdout
