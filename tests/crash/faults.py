@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.fixtures.postgres_pair import PostgresPair
     from tests.object_store.s3.fault_proxy import RandomFaultProxy
 
-_ACKNOWLEDGEMENT_SECONDS: Final = 3.0
+_ACKNOWLEDGEMENT_SECONDS: Final = 6.0
 _BEGIN_SECONDS: Final = 240.0
 _READ_ONLY_SECONDS: Final = 5.0
 _RECOVERY_SECONDS: Final = 15.0

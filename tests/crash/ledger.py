@@ -25,7 +25,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 Partition = tuple[str, int]
 _MAX_PROBLEMS = 20
@@ -178,6 +178,17 @@ class Ledger:
                 for (era, _), sent in records.items()
                 if era == self.era
             }
+
+    def offsets_of(self, topic: str, identities: Collection[bytes]) -> list[str]:
+        """Return partition, era and offset of each acknowledgement of these records, sorted."""
+        with self._lock:
+            return sorted(
+                f"{partition}, era {era}, offset {offset}"
+                for (name, partition), records in self._acknowledged.items()
+                if name == topic
+                for (era, offset), sent in records.items()
+                if sent.identity in identities
+            )
 
     def problems(
         self, logs: Mapping[Partition, Sequence[ReadRecord]], log_starts: Mapping[Partition, int]
