@@ -28,7 +28,7 @@ from collections import deque
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, repeat
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import structlog
 
@@ -83,6 +83,10 @@ def _early_close_limits(settings: AgentSettings, store: ObjectStore) -> EarlyClo
 def _stamp_of(appends: Sequence[ValidatedAppend]) -> ProducerStamp | None:
     """Return the idempotent producer of a request, if it has one."""
     return appends[0].stamp if appends else None
+
+
+_Outcome: TypeAlias = "tuple[SectionResult, ...] | RetryableError | None"
+"""What a common commit has brought a file: its results, or why it failed; None: nothing."""
 
 
 class CommitLog(Protocol):
@@ -392,16 +396,16 @@ class WritePath:
     async def _commit_in_order(self) -> None:
         while True:
             group = await self._flights.next_group()
-            results = await self._commit_together(group)
+            outcomes = await self._commit_together(group)
             while group:
                 # Keep no reference: the producers' buffers are released before the wait for the next file.
-                await self._finish(group.popleft(), results.popleft())
+                await self._finish(group.popleft(), outcomes.popleft())
                 if group:
                     await asyncio.sleep(0)  # the responses to this file's producers come first
 
-    async def _commit_together(self, group: Collection[Flight]) -> deque[tuple[SectionResult, ...] | None]:
-        """Commit the files of a group; return the results by file, or None for each file to commit alone."""
-        alone: deque[tuple[SectionResult, ...] | None] = deque([None] * len(group))
+    async def _commit_together(self, group: Collection[Flight]) -> deque[_Outcome]:
+        """Commit the files of a group; return the outcome of each: None if it is to be committed alone."""
+        alone: deque[_Outcome] = deque([None] * len(group))
         if len(group) == 1:
             return alone
         commits = [self._commit_of(flight, flight.upload.result()) for flight in group]
@@ -409,6 +413,8 @@ class WritePath:
         commit = partial(self._log.commit_together, commits)
         try:
             results = await self._retry.run(lambda: self._pools.commits.run(commit))
+        except RetryableError as error:
+            return deque([error] * len(group))
         except Exception as error:  # noqa: BLE001  # the file that causes it fails alone
             _log.warning("files are committed one by one", files=len(group), error=str(error))
             return alone
@@ -418,14 +424,16 @@ class WritePath:
             self.early_close.committed(seconds / len(group))
         return deque(results)
 
-    async def _finish(self, flight: Flight, results: tuple[SectionResult, ...] | None) -> None:
-        """Complete the appends of a file; commit it first, unless it has `results`."""
+    async def _finish(self, flight: Flight, outcome: _Outcome) -> None:
+        """Complete the appends of a file; commit it first, unless it has an outcome."""
         try:
             sealed = await flight.upload
         except Exception as error:  # noqa: BLE001  # producers must get a result after any failure
             self._fail(flight, error, "the records were not committed")
         else:
-            if await self._commit_and_complete(flight, sealed, results):
+            if isinstance(outcome, RetryableError):
+                self._fail(flight, outcome, "it is unknown whether the records were committed")
+            elif await self._commit_and_complete(flight, sealed, outcome):
                 now = asyncio.get_running_loop().time()
                 self._metrics.append_seconds.observe_all([now - at for at in flight.file.appended_at])
             del sealed

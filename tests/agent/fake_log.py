@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from catalog.errors import CatalogUnavailableError, SessionFencedError
+from catalog.errors import CatalogUnavailableError, InvalidCommitError, SessionFencedError
 from catalog.model import PartitionId, RunResult, SectionResult
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class FakeLog:
             self.fail -= 1
             raise CatalogUnavailableError("the catalog is away")
         if any(commit.object_name in self.broken for commit in commits):
-            raise CatalogUnavailableError("the file cannot be committed")
+            raise InvalidCommitError("the file cannot be committed")
         for commit in commits:
             if commit.file_id not in self.results:
                 self.committed.append(commit)

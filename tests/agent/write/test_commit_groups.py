@@ -206,6 +206,22 @@ async def test_a_group_stays_together_in_an_outage(store: FaultyStore, fault: st
         assert len(harness.log.committed) == 4
 
 
+async def test_a_group_fails_together_if_an_outage_lasts(store: FaultyStore) -> None:
+    """Its producers do not wait for further attempts of each file. The next file is tried."""
+    async with writing(store, **EACH_APPEND_FILLS_A_FILE, write_attempts=2) as harness:
+        await _behind_a_commit(harness)
+        waiting = await _uploaded(harness.path, *(batches(A, 0, f"v{number}") for number in range(3)))
+        gate = harness.log.gate
+        harness.log.gate = _OpensOnce(partial(setattr, harness.log, "fail", 2))
+        gate.set()
+        for each in await _results(waiting):
+            assert each.error is not None
+            assert "unknown whether" in each.error.message
+        assert harness.log.groups == [1, 3, 3]
+        (behind,) = await _uploaded(harness.path, batches(A, 0, "behind"))
+        assert [each.base_offset for each in await _results([behind])] == [0]
+
+
 async def test_one_bad_file_of_a_group_fails_alone(store: FaultyStore) -> None:
     """The files behind it know that batches of its producer are missing."""
     async with writing(store, **EACH_APPEND_FILLS_A_FILE, write_attempts=1) as harness:
