@@ -166,7 +166,6 @@ class KafkaFrontEnd:
             resources.pools.catalog,
             data.tail,
             resources.epoch,
-            resources.clock,
             resources.metrics,
             on_change=(
                 data.bounds_cache.invalidate,

@@ -40,6 +40,7 @@ MAX_ITEMS = 20_000
 class RequestContext:
     """The client, its request's version, and the services that handlers call.
 
+    `arrived_at` is the monotonic time at which the agent had read the request.
     A handler whose response retains memory appends a callback to `releases`. It is called once the bytes of
     the response have left, or when the response is dropped.
     """
@@ -48,6 +49,7 @@ class RequestContext:
     version: int
     client_id: str | None
     client: Client
+    arrived_at: float
     apis: Mapping[int, Api] = field(repr=False)
     releases: list[Callable[[], None]] = field(default_factory=list, repr=False)
 

@@ -84,6 +84,10 @@ class RequestDispatcher:
         self._counts: dict[tuple[int, int], Counter] = {}
         self._fast_paths = {api.key: api.fast_path() for api in apis if api.fast_path is not None}
 
+    def monotonic(self) -> float:
+        """Return the time at which a request arrives now, for `handle`."""
+        return self._services.clock.monotonic()
+
     def try_fast_path(self, frame: memoryview, client: Client) -> Response:
         """Handle a common request without waiting; return None for one that needs `handle`.
 
@@ -96,7 +100,7 @@ class RequestDispatcher:
         if fast_path is None or message is None:
             return None
         cursor = Cursor(frame, _HEADER_START.size, MAX_HEADER_TAGS)
-        context = self._context(cursor, message, version, client)
+        context = self._context(cursor, message, version, client, self.monotonic())
         request_frame = RequestFrame(frame, cursor.position, message.is_flexible, correlation_id)
         meter = None if self._quotas.active is None else self._meter(self._apis[key], context, frame)
         response = fast_path.try_handle(request_frame, context)
@@ -107,7 +111,9 @@ class RequestDispatcher:
                 return meter.charge(response)
         return response
 
-    def _context(self, cursor: Cursor, message: Message, version: int, client: Client) -> RequestContext:
+    def _context(
+        self, cursor: Cursor, message: Message, version: int, client: Client, arrived_at: float
+    ) -> RequestContext:
         """Read the rest of the header, from the client id on."""
         length = read_int16(cursor)
         client_id = None if length == -1 else read_string(cursor, length)
@@ -118,12 +124,17 @@ class RequestDispatcher:
             version=version,
             client_id=client_id,
             client=client,
+            arrived_at=arrived_at,
             apis=self._apis,
         )
 
-    async def handle(self, frame: memoryview, client: Client, *, was_tried: bool = False) -> Response:
+    async def handle(
+        self, frame: memoryview, client: Client, *, arrived_at: float | None = None, was_tried: bool = False
+    ) -> Response:
         """Handle one request and return its response.
 
+        `arrived_at` is the monotonic time of its arrival, before it waited for others of its connection;
+        None: now.
         Raises `MalformedMessageError` for a request that has no error response: the caller closes the
         connection.
         """
@@ -145,7 +156,8 @@ class RequestDispatcher:
             response = self.try_fast_path(frame, client)
             if response is not None:
                 return response
-        context = self._context(cursor, message, version, client)
+        arrived_at = self.monotonic() if arrived_at is None else arrived_at
+        context = self._context(cursor, message, version, client, arrived_at)
         request_frame = RequestFrame(frame, cursor.position, message.is_flexible, correlation_id)
         meter = None if self._quotas.active is None else self._meter(api, context, frame)
         try:

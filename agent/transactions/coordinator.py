@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from agent.runtime.work_pool import WorkPool
     from catalog.transactions.repository import EndedTransaction
     from catalog.transactions.rules import ProducerIdentity
-    from core.clock import Clock
 
 _log = structlog.get_logger(__name__)
 _MAX_ENDS: Final = 64
@@ -98,7 +97,6 @@ class TransactionCoordinator:
         pool: WorkPool,
         tail: HotTail,
         epoch: CatalogEpoch,
-        clock: Clock,
         metrics: AgentMetrics,
         on_change: Iterable[Callable[[Collection[PartitionId]], object]],
         on_pending_markers: Callable[[Collection[int]], object] = lambda _: None,
@@ -110,7 +108,6 @@ class TransactionCoordinator:
         self._on_pending_markers = on_pending_markers
         self._table = table
         self._epoch = epoch
-        self._clock = clock
         self._pool = pool
         self._tail = tail
         self._metrics = metrics
@@ -149,11 +146,19 @@ class TransactionCoordinator:
         await self._pool.run(partial(self._table.add_group, transactional_id, producer, group_id))
 
     async def end(
-        self, transactional_id: str, producer: ProducerIdentity, *, commits: bool, bumps_epoch: bool
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        *,
+        commits: bool,
+        arrived_at: float,
+        bumps_epoch: bool,
     ) -> ProducerIdentity:
-        """End the producer's transaction; return its identity from now on."""
+        """End the producer's transaction; return its identity from now on.
+
+        `arrived_at` is the monotonic time at which the request arrived at this agent.
+        """
         loop = asyncio.get_running_loop()
-        arrived_at = self._clock.monotonic()
         request = EndRequest(transactional_id, producer, commits, arrived_at, bumps_epoch)
         waiting = _WaitingEnd(request, loop.create_future())
         self._waiting.append(waiting)
@@ -168,6 +173,8 @@ class TransactionCoordinator:
         try:
             while self._waiting:
                 batch = self._next_batch()
+                if not batch:
+                    break
                 requests = [each.request for each in batch]
                 results: Sequence[EndedTransaction | Exception]
                 try:
@@ -191,13 +198,18 @@ class TransactionCoordinator:
             )
 
     def _next_batch(self) -> list[_WaitingEnd]:
-        """Return the first of those that wait. Another end of the same transactional id waits for it."""
+        """Return the first of those that wait; empty if their clients have gone.
+
+        Another end of the same transactional id waits for the next batch, and delays no other id.
+        """
         batch: dict[str, _WaitingEnd] = {}
-        while self._waiting and len(batch) < _MAX_ENDS:
-            if self._waiting[0].request.transactional_id in batch:
-                break
-            waiting = self._waiting.popleft()
-            batch[waiting.request.transactional_id] = waiting
+        rest: deque[_WaitingEnd] = deque()
+        for waiting in self._waiting:
+            if len(batch) == _MAX_ENDS or waiting.request.transactional_id in batch:
+                rest.append(waiting)
+            elif not waiting.ended.cancelled():
+                batch[waiting.request.transactional_id] = waiting
+        self._waiting = rest
         return list(batch.values())
 
     def _ended(self, ended: EndedTransaction) -> ProducerIdentity:

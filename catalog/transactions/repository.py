@@ -49,7 +49,7 @@ from catalog.transactions.rules import (
 from core.errors import RetryableError, StaleStateError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from uuid import UUID
 
     from psycopg import Cursor
@@ -68,7 +68,7 @@ _PRODUCER_SQL = load_queries("producers")
 _LOCAL_SQL = load_queries("local_transactions")
 _KNOWS_TRANSACTIONS: Final = 35
 """The oldest schema version whose agents and planners respect transactions, those in local topics, too."""
-_EXPECTED: Final = (RetryableError, StaleStateError)
+_CATALOG_ERRORS: Final = (RetryableError, StaleStateError)
 """Errors of the catalog as a whole: no response, or another history."""
 
 
@@ -132,6 +132,39 @@ class _Sent(NamedTuple):
     def received(self) -> EndedTransaction:
         """Return the result, after the transaction."""
         return EndedTransaction(self.producer) if self.ended is None else self.ended.result(self.producer)
+
+
+class _ServerClock:
+    """Comparisons of the server's time with this process's monotonic time, for one transaction.
+
+    The server read its clock, `now_ms`, before its response was received. So the earliest time of a moment is
+    that reading minus the time since the moment. It may be far too early if the server waited for locks in
+    between. The clock is then read again, at most once.
+    """
+
+    def __init__(
+        self, transaction: Transaction, monotonic: Callable[[], float], now_ms: int, received_at: float
+    ) -> None:
+        self._transaction = transaction
+        self._monotonic = monotonic
+        self._now_ms = now_ms
+        self._received_at = received_at
+        self._is_second_reading = False
+
+    def is_after(self, time_ms: int, moment: float) -> bool:
+        """Return True if a time of the server may be after a moment, and is not in the future.
+
+        A time in the future shows only that the server's clock went back.
+        """
+        if time_ms <= self._earliest_ms(moment):
+            return False
+        if not self._is_second_reading:
+            self._now_ms, self._received_at = self._transaction.now_ms(), self._monotonic()
+            self._is_second_reading = True
+        return self._earliest_ms(moment) < time_ms <= self._now_ms
+
+    def _earliest_ms(self, moment: float) -> int:
+        return self._now_ms - ceil((self._received_at - moment) * 1000)
 
 
 class LockedId(NamedTuple):
@@ -306,7 +339,7 @@ class Transactions:
         """
         try:
             return self._end_together(requests)
-        except _EXPECTED:
+        except _CATALOG_ERRORS:
             raise
         except Exception as error:
             if len(requests) == 1:
@@ -324,7 +357,7 @@ class Transactions:
                 continue
             try:
                 results += self._end_together([request])
-            except _EXPECTED as error:
+            except _CATALOG_ERRORS as error:
                 outage = error
                 results.append(error)
             except Exception as error:  # noqa: BLE001  # the client of this transaction receives it
@@ -345,8 +378,10 @@ class Transactions:
             transaction.wait()
             received_at = self._database.monotonic()
             locked = _locked(sent_ids.fetchall())
+            now_ms = min((each.now_ms for each in locked.values()), default=0)
+            clock = _ServerClock(transaction, self._database.monotonic, now_ms, received_at)
             return [
-                self._end_locked(transaction, locked.get(each.transactional_id), each, received_at)
+                self._end_locked(transaction, locked.get(each.transactional_id), each, clock)
                 for each in requests
             ]
 
@@ -358,9 +393,9 @@ class Transactions:
         transaction: Transaction,
         locked: LockedId | None,
         request: EndRequest,
-        received_at: float,
+        clock: _ServerClock,
     ) -> _Sent | TransactionRefusedError:
-        """End a transaction, unless it began after the request; `received_at` is that of the locked id."""
+        """End a transaction, unless it began after the request."""
         try:
             if locked is None:
                 raise unknown_producer(request.producer.producer_id)
@@ -378,29 +413,18 @@ class Transactions:
             return refusal
         if ending is None:
             return _Sent(known.identity)
-        if not request.bumps_epoch and self._began_after(transaction, locked, request, received_at):
+        has_later_begin = (
+            not request.bumps_epoch
+            and known.started_ms is not None
+            and clock.is_after(known.started_ms, request.arrived_at)
+        )
+        if has_later_begin:
             return TransactionRefusedError(
                 TransactionRefusal.CONCURRENT_TRANSACTIONS,
                 f"the transaction of {request.transactional_id!r} began after the request to end one",
             )
         ended = self._write_end(transaction, request.transactional_id, locked, ending)
         return _Sent(ending.next.identity, ended)
-
-    def _began_after(
-        self, transaction: Transaction, locked: LockedId, request: EndRequest, received_at: float
-    ) -> bool:
-        """Return True if an ongoing transaction may have begun after the arrival of a request.
-
-        The server read its clock before its response was received, so the request seems to be older than it
-        is. The server reads the clock again if that matters, because locks may have taken long before.
-        """
-        started_ms = locked.producer.started_ms
-        if started_ms is None or started_ms <= _earliest_ms(request, locked.now_ms, received_at):
-            return False
-        now_ms = transaction.now_ms()
-        earliest_ms = _earliest_ms(request, now_ms, self._database.monotonic())
-        # A start in the future shows only that the server's clock went back.
-        return earliest_ms < started_ms <= now_ms
 
     def abort(
         self, transactional_id: str, producer: ProducerIdentity, *, started_ms: int | None = None
@@ -553,11 +577,6 @@ class Transactions:
         leaders = transaction.send(_LOCAL_SQL["end_partitions"], params) if has_local else None
         control = ControlBatch(locked.producer.producer_id, ending.control_epoch, ending.commits)
         return _SentEnd(rows, leaders, control, locked.epoch, locked.now_ms)
-
-
-def _earliest_ms(request: EndRequest, now_ms: int, received_at: float) -> int:
-    """Return a catalog time that is not after the arrival of a request; `now_ms` was received after it."""
-    return now_ms - ceil((received_at - request.arrived_at) * 1000)
 
 
 def _exclude_earlier_releases(transaction: Transaction) -> None:

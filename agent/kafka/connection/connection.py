@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import structlog
 from typing_extensions import override
@@ -53,6 +53,13 @@ class SessionExpiredError(MalformedMessageError):
     """The session of the client has ended (KIP-368). Its connection is closed without a response."""
 
 
+class _WaitingFrame(NamedTuple):
+    """A request that waits for earlier ones, and the monotonic time of its arrival."""
+
+    frame: memoryview
+    arrived_at: float
+
+
 class Connection(asyncio.BufferedProtocol):
     """One connection, from accept to close. Belongs to the event loop.
 
@@ -87,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_login = on_login
         self._login_end: asyncio.TimerHandle | None = None
         self._max_pending = limits.max_pending_requests
-        self._frames: deque[memoryview] = deque()
+        self._frames: deque[_WaitingFrame] = deque()
         self._responses: deque[QueuedResponse] = deque()
         self._receiver = FrameReceiver(
             receive_buffer,
@@ -222,8 +229,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _keep_writes(self) -> None:
         """After the client has gone, continue only requests that write, above all those with acks 0."""
-        self._frames = deque(frame for frame in self._frames if self._dispatcher.outlives_client(frame))
-        self._frame_bytes = sum([memory_of(frame) for frame in self._frames])
+        self._frames = deque(each for each in self._frames if self._dispatcher.outlives_client(each.frame))
+        self._frame_bytes = sum([memory_of(each.frame) for each in self._frames])
         if self._current is not None and self._dispatcher.outlives_client(self._current):
             return
         self._current = None
@@ -377,7 +384,7 @@ class Connection(asyncio.BufferedProtocol):
             self._tried = frame
         if not counted:
             self._count_bytes(memory_of(frame))
-        self._frames.append(frame)
+        self._frames.append(_WaitingFrame(frame, self._dispatcher.monotonic()))
         self._frame_bytes += memory_of(frame)
         if self._handling is None:
             self._handling = self._loop.create_task(self._handle_frames(), name="kafka requests")
@@ -389,11 +396,12 @@ class Connection(asyncio.BufferedProtocol):
                 await self._loop_share.wait()
                 if not self._frames:
                     break
-                self._current = frame = self._frames.popleft()
+                frame, arrived_at = self._frames.popleft()
+                self._current = frame
                 self._frame_bytes -= memory_of(frame)
                 was_tried, self._tried = frame is self._tried, None
                 self._update_reading()
-                response = await self._respond(frame, was_tried=was_tried)
+                response = await self._respond(frame, arrived_at, was_tried=was_tried)
                 if self._current is not frame:
                     QueuedResponse(response).release()
                     return  # the client has gone, and `connection_lost` released the frame
@@ -411,16 +419,20 @@ class Connection(asyncio.BufferedProtocol):
                 self._handling = None
         self._close_if_finished()
 
-    async def _respond(self, frame: memoryview, *, was_tried: bool) -> Response:
+    async def _respond(self, frame: memoryview, arrived_at: float, *, was_tried: bool) -> Response:
         """Handle a request, if the client may send it now."""
         login = self.client.login
         if login is None:
-            return await self._dispatcher.handle(frame, self.client, was_tried=was_tried)
+            return await self._dispatcher.handle(
+                frame, self.client, arrived_at=arrived_at, was_tried=was_tried
+            )
         was_authenticated = login.is_authenticated
         if login.expects_bare_tokens:
             response = await _respond_to_bare_token(login, frame)
         elif login.admits(int.from_bytes(frame[:2], "big")):
-            response = await self._dispatcher.handle(frame, self.client, was_tried=was_tried)
+            response = await self._dispatcher.handle(
+                frame, self.client, arrived_at=arrived_at, was_tried=was_tried
+            )
         elif login.is_authenticated:
             self.close_reason = "session_expired"
             raise SessionExpiredError("the session has expired")

@@ -120,6 +120,8 @@ class ScriptedDispatcher:
     def __init__(self) -> None:
         self.committed = asyncio.Event()
         self.handled: list[int] = []
+        self.arrivals: list[float] = []  # of requests in a coroutine
+        self.now = 0.0
         self.retained = 0
 
     def try_fast_path(self, frame: memoryview, _: Client) -> Response:
@@ -137,7 +139,13 @@ class ScriptedDispatcher:
             return partial(self._committed, frame)
         return [number] if kind == "o" else []
 
-    async def handle(self, frame: memoryview, client: Client, *, was_tried: bool = False) -> Response:
+    def monotonic(self) -> float:
+        return self.now
+
+    async def handle(
+        self, frame: memoryview, client: Client, *, arrived_at: float, was_tried: bool = False
+    ) -> Response:
+        self.arrivals.append(arrived_at)
         if not was_tried:
             response = self.try_fast_path(frame, client)
             if response is not None:

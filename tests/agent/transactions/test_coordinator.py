@@ -17,14 +17,12 @@ from agent.transactions.coordinator import TransactionCoordinator
 from catalog.errors import CatalogUnavailableError, TransactionRefusal, TransactionRefusedError
 from catalog.transactions.repository import EndedTransaction
 from catalog.transactions.rules import ProducerIdentity
-from core.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
     from agent.transactions.coordinator import TransactionTable
     from catalog.transactions.repository import EndRequest
-    from core.clock import Clock
 
 pytestmark = pytest.mark.anyio
 _FENCED = "fenced"
@@ -59,8 +57,6 @@ class Table:
 @asynccontextmanager
 async def coordinating(
     on_pending_markers: Callable[[Collection[int]], object] = lambda _: None,
-    *,
-    clock: Clock | None = None,
 ) -> AsyncIterator[tuple[TransactionCoordinator, Table]]:
     table, pool = Table(), WorkPool("commits", threads=2, max_waiting=10)
     coordinator = TransactionCoordinator(
@@ -68,7 +64,6 @@ async def coordinating(
         pool,
         HotTail(0),
         CatalogEpoch(),
-        clock or ManualClock(),
         AgentMetrics(),
         (),
         on_pending_markers,
@@ -80,9 +75,13 @@ async def coordinating(
         await asyncio.to_thread(pool.close)
 
 
-def ending(coordinator: TransactionCoordinator, name: str, number: int) -> asyncio.Task[ProducerIdentity]:
+def ending(
+    coordinator: TransactionCoordinator, name: str, number: int, arrived_at: float = 0.0
+) -> asyncio.Task[ProducerIdentity]:
     producer = ProducerIdentity(number, 0)
-    return asyncio.create_task(coordinator.end(name, producer, commits=True, bumps_epoch=True))
+    return asyncio.create_task(
+        coordinator.end(name, producer, commits=True, arrived_at=arrived_at, bumps_epoch=True)
+    )
 
 
 async def test_transactions_that_end_meanwhile_end_together() -> None:
@@ -99,7 +98,7 @@ async def test_transactions_that_end_meanwhile_end_together() -> None:
         assert [each for each in results if isinstance(each, ProducerIdentity)] == [
             ProducerIdentity(number, 1) for number in (0, 1, 3, 4, 5)
         ]
-        assert table.calls == [["a"], ["b", _FENCED, "c"], ["b", "d"]]
+        assert table.calls == [["a"], ["b", _FENCED, "c", "d"], ["b"]]
 
 
 async def test_a_client_that_goes_delays_nobody() -> None:
@@ -115,17 +114,39 @@ async def test_a_client_that_goes_delays_nobody() -> None:
 
 async def test_an_end_keeps_the_time_of_its_arrival_while_it_waits() -> None:
     """Its client may end the transaction at another agent meanwhile, and begin the next one."""
-    clock = ManualClock()
-    async with coordinating(clock=clock) as (coordinator, table):
-        tasks = [ending(coordinator, "a", 1)]
+    async with coordinating() as (coordinator, table):
+        tasks = [ending(coordinator, "a", 1, arrived_at) for arrived_at in (3.0, 8.0)]
         await asyncio.sleep(0)
-        clock.advance(5)
-        tasks.append(ending(coordinator, "a", 1))
-        await asyncio.sleep(0)
-        clock.advance(5)
         table.gate.set()
         await asyncio.gather(*tasks)
-        assert [at - table.arrivals[0] for at in table.arrivals] == [0, 5]
+        assert table.arrivals == [3.0, 8.0]
+
+
+async def test_many_ends_of_one_transaction_delay_no_other() -> None:
+    async with coordinating() as (coordinator, table):
+        tasks = [ending(coordinator, "a", 1) for _ in range(50)]
+        await asyncio.sleep(0)
+        other = ending(coordinator, "b", 2)
+        await asyncio.sleep(0)
+        table.gate.set()
+        assert (await other).producer_id == 2
+        assert table.calls[:2] == [["a"], ["a", "b"]]
+        await asyncio.gather(*tasks)
+
+
+async def test_ends_that_wait_are_dropped_when_their_clients_have_gone() -> None:
+    async with coordinating() as (coordinator, table):
+        first = ending(coordinator, "a", 1)
+        await asyncio.sleep(0)
+        gone = [ending(coordinator, "b", 2) for _ in range(50)]
+        await asyncio.sleep(0)
+        for each in gone:
+            each.cancel()
+        await asyncio.wait(gone)
+        table.gate.set()
+        await first
+        assert (await ending(coordinator, "c", 3)).producer_id == 3
+        assert table.calls == [["a"], ["c"]]
 
 
 async def test_a_reader_that_cannot_be_woken_delays_no_client() -> None:

@@ -27,6 +27,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
             request.transactional_id,
             producer_of(request, context),
             commits=request.committed,
+            arrived_at=context.arrived_at,
             bumps_epoch=context.version >= _EPOCH_BUMPS_SINCE,
         )
     except SiltstoneError as error:

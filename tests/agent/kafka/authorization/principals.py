@@ -34,9 +34,14 @@ def authenticate_by_client_id(patch: pytest.MonkeyPatch) -> None:
     original = RequestDispatcher._context
 
     def context(
-        dispatcher: RequestDispatcher, cursor: Cursor, message: Message, version: int, client: Client
+        dispatcher: RequestDispatcher,
+        cursor: Cursor,
+        message: Message,
+        version: int,
+        client: Client,
+        arrived_at: float,
     ) -> RequestContext:
-        found = original(dispatcher, cursor, message, version, client)
+        found = original(dispatcher, cursor, message, version, client, arrived_at)
         if found.client_id is not None:
             client.principal = principal_of(found.client_id)
         return found

@@ -51,6 +51,19 @@ async def test_requests_behind_a_slow_one_are_handled_once_its_response_has_left
     scripted.lose()
 
 
+async def test_a_request_keeps_the_time_of_its_arrival_while_it_waits_for_others() -> None:
+    """Its client may have given it up before its turn, and repeated it at another agent."""
+    scripted = Scripted()
+    for now, kind in enumerate("wccc"):
+        scripted.dispatcher.now = float(now)
+        scripted.send(kind)
+    scripted.dispatcher.now = 9.0
+    scripted.dispatcher.committed.set()
+    await scripted.run_until_idle()
+    assert scripted.dispatcher.arrivals == [0.0, 1.0, 2.0, 3.0]
+    scripted.lose()
+
+
 async def _play(steps: list[tuple[str, ...]]) -> None:
     scripted = Scripted(pending=4, budget=700_000)
     for step, *rest in steps:

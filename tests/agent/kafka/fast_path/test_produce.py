@@ -35,7 +35,7 @@ from agent.write.failed_producers import FailedProducers
 from agent.write.pending_append import AppendResult, PendingAppend
 from catalog.config.values import TopicConfig
 from catalog.model import RunRefusal, Topic
-from core.clock import SystemClock
+from core.clock import ManualClock, SystemClock
 from core.errors import NotFoundError
 from object_format.codecs.codec import Codec, compress, decompress
 from object_format.codecs.zstd_library import zstd
@@ -181,7 +181,7 @@ def _dispatcher(
         directory=_Directory(),
         appends=appends,
         failed_producers=FailedProducers(SystemClock()),
-        clock=SimpleNamespace(now_ms=lambda: _NOW_MS),
+        clock=ManualClock(_NOW_MS),
         catalog=SimpleNamespace(producers=SimpleNamespace(accept_any_sequence=lambda _: None)),
         pools=SimpleNamespace(kernels=pool or _Pool(), parsing=_Pool(), rendering=_Pool(), catalog=_Pool()),
         parsing_budget=ByteBudget("parsed requests", 2**30),
