@@ -57,8 +57,8 @@ _TRANSIENT_CODES: Final = frozenset(
 )
 _TRANSIENT_FAULTS: Final = (BotoConnectionError, HTTPClientError, ResponseStreamingError, ResponseParserError)
 
-# They name no existing object: S3Proxy reports an aborted upload as a missing key.
-_OF_UPLOADS: Final = frozenset({"UploadPart", "CompleteMultipartUpload"})
+# Operations on an upload, which need no existing object
+_OF_UPLOADS: Final = frozenset({"UploadPart", "CompleteMultipartUpload", "AbortMultipartUpload"})
 
 _WRONG_CERTIFICATE: Final = ("CERTIFICATE_VERIFY_FAILED", "doesn't match")  # of OpenSSL and of urllib3
 _CREDENTIALS_REMEDY: Final = (
@@ -126,6 +126,17 @@ def is_refused_condition(error: BaseException) -> bool:
     return isinstance(error, ClientError) and _status(error) == 412
 
 
+def is_lost_upload(error: BaseException) -> bool:
+    """Return True if the server has no such upload (any more): it was completed or aborted.
+
+    S3Proxy reports such an upload as a missing key.
+    """
+    if not isinstance(error, ClientError):
+        return False
+    code = error_code(error)
+    return code == "NoSuchUpload" or (code == "NoSuchKey" and error.operation_name in _OF_UPLOADS)
+
+
 def translate(
     error: ClientError | BotoCoreError | ResponseParserError, doing: str, place: Place
 ) -> SiltstoneError:
@@ -138,9 +149,9 @@ def translate(
         )
     if not isinstance(error, ClientError):
         return StoreAccessError(f"{doing} failed in {place}: {error}", remedy=_remedy_for_client(error))
-    code = error_code(error)
-    if code == "NoSuchUpload" or (code == "NoSuchKey" and error.operation_name in _OF_UPLOADS):
+    if is_lost_upload(error):
         return UploadLostError(f"{doing} failed in {place}: the upload was swept away as unfinished")
+    code = error_code(error)
     if code in {"NoSuchKey", "404", "NoSuchVersion"}:
         return ObjectNotFoundError(f"{doing} failed: there is no such object in {place}")
     message = error.response.get("Error", {}).get("Message", "")

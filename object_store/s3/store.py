@@ -11,7 +11,7 @@ from object_store.interface import ObjectInfo, check_range
 from object_store.names import COMMON_PREFIX, check_name, parse
 from object_store.s3 import upload as s3_upload
 from object_store.s3.client import S3Calls, S3Limits
-from object_store.s3.errors import error_code, partial_fault
+from object_store.s3.errors import is_lost_upload, partial_fault
 from object_store.s3.stream import RequestedRange, S3Stream
 from object_store.s3.upload import S3Upload
 
@@ -242,7 +242,7 @@ class S3Store:
             purpose,
             request,
             # The upload may have ended after it was listed.
-            on_fault=lambda error: True if error_code(error) == "NoSuchUpload" else None,
+            on_fault=lambda error: True if is_lost_upload(error) else None,
         )
 
     def check(self) -> None:

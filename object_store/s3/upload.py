@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from core.errors import SiltstoneError
 from object_store.errors import ObjectExistsError, StoreClosedError
-from object_store.s3.errors import error_code, is_refused_condition, is_transient
+from object_store.s3.errors import error_code, is_lost_upload, is_refused_condition, is_transient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -219,7 +219,7 @@ class S3Upload:
             return True
 
         def on_fault(error: Exception) -> bool | None:
-            if error_code(error) == "NoSuchUpload" and self._own.happened():
+            if is_lost_upload(error) and self._own.happened():
                 return True
             self._own.doubt(error)
             return None

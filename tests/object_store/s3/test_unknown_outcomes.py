@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 POST = RequestKind.POST
 OURS = compacted_name(*[UUID(int=1)] * 3)  # a sweep removes only uploads with names of this form
+LOST_UPLOAD_CODES = pytest.mark.parametrize("code", ["NoSuchUpload", "NoSuchKey"])
 
 
 def uploads_page(upload_ids: Sequence[str], next_upload_id: str) -> bytes:
@@ -129,12 +130,13 @@ class TestMultipartUpload:
         assert snapshot.of(RequestKind.PART, Purpose.COMPACTION).requests == proxy.count("PUT") == 5
         assert snapshot.of(POST, Purpose.COMPACTION).requests == proxy.count("POST") == 4
 
+    @LOST_UPLOAD_CODES
     def test_an_upload_recognises_its_completion_after_a_lost_response(
-        self, store: S3Store, direct: S3Store, proxy: FaultProxy
+        self, store: S3Store, direct: S3Store, proxy: FaultProxy, code: str
     ) -> None:
         proxy.plan(
             Fault(method="POST", part="uploadId", lose_response=True),
-            Fault(method="POST", part="uploadId", status=404, code="NoSuchUpload"),
+            Fault(method="POST", part="uploadId", status=404, code=code),
         )
         upload = store.start_upload("v1/x", purpose=Purpose.COMPACTION)
         upload.write(DATA * 3)
@@ -153,11 +155,14 @@ class TestMultipartUpload:
         assert direct.read_range(OURS, 0, 3 * len(DATA), purpose=Purpose.FETCH) == DATA * 3
         assert direct.sweep_unfinished(1 << 50, purpose=Purpose.GC) == 0
 
+    @LOST_UPLOAD_CODES
     @pytest.mark.parametrize("is_retried", [False, True])
-    def test_a_swept_upload_is_lost(self, store: S3Store, proxy: FaultProxy, *, is_retried: bool) -> None:
+    def test_a_swept_upload_is_lost(
+        self, store: S3Store, proxy: FaultProxy, code: str, *, is_retried: bool
+    ) -> None:
         if is_retried:
             proxy.plan(slow_down("POST", 1, "uploadId"))
-        proxy.plan(Fault(method="POST", part="uploadId", status=404, code="NoSuchUpload"))
+        proxy.plan(Fault(method="POST", part="uploadId", status=404, code=code))
         upload = store.start_upload("v1/x", purpose=Purpose.COMPACTION)
         upload.write(DATA * 3)
         with pytest.raises(UploadLostError, match="v1/x"):
@@ -234,11 +239,13 @@ class TestMultipartUpload:
         upload.abort()
         assert direct.sweep_unfinished(1 << 50, purpose=Purpose.GC) == 1
 
+    @LOST_UPLOAD_CODES
     def test_the_sweep_ignores_an_upload_that_ended_concurrently(
-        self, store: S3Store, proxy: FaultProxy
+        self, store: S3Store, proxy: FaultProxy, code: str
     ) -> None:
         upload = store.start_upload(OURS, purpose=Purpose.COMPACTION)
         upload.write(DATA * 3)
-        proxy.plan(Fault(method="DELETE", status=404, code="NoSuchUpload"))
-        store.sweep_unfinished(1 << 50, purpose=Purpose.GC)
+        proxy.plan(Fault(method="DELETE", status=404, code=code))
+        assert store.sweep_unfinished(1 << 50, purpose=Purpose.GC) == 1
+        assert proxy.all_happened
         upload.abort()
