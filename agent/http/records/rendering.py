@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from agent.read.fetch_memory import FetchMemory
+    from agent.read.fetch_memory import FetchMemory, HeldRecords
     from agent.read.fetch_result import FetchResult
     from agent.runtime.work_pool import WorkPool
     from catalog.model import AbortedTransaction
@@ -89,10 +89,14 @@ class RecordsRendering:
         self._slices: list[bytes] = []
         self._is_complete = False
 
-    def limit(self, max_bytes: int) -> int:
-        """Render at most `max_bytes`, if that is less than before, and return the limit."""
-        self._page.max_bytes = min(self._page.max_bytes, max_bytes)
-        return self._page.max_bytes
+    @property
+    def size(self) -> int:
+        """Bytes of the lines so far."""
+        return self._page.size
+
+    def limit(self, more_bytes: int) -> None:
+        """Render at most `more_bytes` more, if that is less than before."""
+        self._page.max_bytes = min(self._page.max_bytes, self._page.size + more_bytes)
 
     def step(self) -> bool:
         """Render a slice of the records. Return True if there may be more."""
@@ -140,10 +144,10 @@ def _records(runs: Sequence[bytearray | memoryview], from_offset: int) -> Iterat
 class PendingResponse(Response):
     """Response to a read of records that renders and sends its body in one call.
 
-    It reserves `fetched_bytes` of `budget` while it renders, and the share of the free memory that the body
-    may have, then the size of the body until the body is sent. An error, or a client that disconnects or
-    stalls, ends the call and releases the memory. `BusyError` is raised before anything is sent if the body
-    does not fit in the budget: its first record may exceed the share.
+    It reserves `fetched_bytes` of `budget` while it renders, and the lines that it has rendered, then the
+    size of the body until the body is sent. The body gets a share of the free memory, but at least one
+    record. An error, or a client that disconnects or stalls, ends the call and releases the memory.
+    `BusyError` is raised before anything is sent if the body does not fit in the budget.
     """
 
     media_type = "application/json"
@@ -160,8 +164,8 @@ class PendingResponse(Response):
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Render the body and send it piece by piece, as fast as the client reads."""
-        with self._budget.reserving(self._fetched_bytes), self._budget.reserving(self._limit_to_share()):
-            pieces = await self._render()
+        with self._budget.reserving(self._fetched_bytes), self._budget.holding() as lines:
+            pieces = await self._render(lines)
         size = sum(map(len, pieces))
         self.headers["content-length"] = str(size)
         with self._budget.reserving_response(size):
@@ -175,15 +179,23 @@ class PendingResponse(Response):
             # The server accepts this when its buffer is short again.
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _limit_to_share(self) -> int:
-        assert self._rendering is not None
-        return self._rendering.limit(self._budget.share)
+    async def _render(self, lines: HeldRecords) -> list[bytes]:
+        """Render the page slice by slice, and reserve each slice as soon as its size is known.
 
-    async def _render(self) -> list[bytes]:
+        Responses take turns in the pool, so many pages may be rendered in part, however few threads there
+        are. Each slice is therefore planned with what the slices of all others leave.
+        """
         rendering, self._rendering = self._rendering, None  # releases the fetched bytes after rendering
         assert rendering is not None
-        while await self._pool.run(rendering.step):
-            pass
+        is_open = True
+        while is_open:
+            rendering.limit(self._budget.share)
+            is_open = await self._pool.run(rendering.step)
+            size = rendering.size - lines.size
+            # The body may take the place of the fetched bytes.
+            if size > self._budget.free + self._fetched_bytes:
+                raise self._budget.rejection(size)
+            lines.add_unchecked(size)
         return rendering.pieces()
 
 

@@ -421,6 +421,78 @@ async def test_records_are_reserved_while_they_wait_for_a_thread(agents: Agents,
         await _until(lambda: budget.used == 0)
 
 
+async def test_readers_that_wait_for_a_thread_reserve_only_what_they_hold(agents: Agents) -> None:
+    """The page of a small record is small, whatever the size that it could have."""
+    async with agents.running(rendering_threads=1) as running:
+        await running.create_topic("t")
+        await running.produce("t", {"value": "x"})
+        pool, budget = running.agent.resources.pools.rendering, running.agent.data.read_path.budget
+        gate = threading.Event()
+        busy = asyncio.ensure_future(pool.run(gate.wait))
+        await asyncio.sleep(0)
+        reading = [asyncio.ensure_future(running.read("t")) for _ in range(10)]
+        try:
+            await _until(lambda: pool.pending == 11)
+            assert budget.used < 1 << 20
+        finally:
+            gate.set()
+        await busy
+        assert [len(each["records"]) for each in await asyncio.gather(*reading)] == [1] * 10
+        await _until(lambda: budget.used == 0)
+
+
+async def test_rendered_lines_are_reserved_while_the_next_ones_wait(agents: Agents) -> None:
+    """Readers take turns in the pool, so many pages may be rendered in part."""
+    async with agents.running(rendering_threads=1) as running:
+        await running.create_topic("t")
+        for _ in range(12):
+            await running.produce("t", {"value": "x" * 100_000})
+        pool, budget = running.agent.resources.pools.rendering, running.agent.data.read_path.budget
+        gates = [threading.Event(), threading.Event()]
+        busy = [asyncio.ensure_future(pool.run(gates[0].wait))]
+        await asyncio.sleep(0)
+        reading = asyncio.ensure_future(running.read("t", max_bytes=2 << 20))
+        try:
+            await _until(lambda: pool.pending == 2)
+            assert budget.used < 100_000  # the records are compressed
+            busy.append(asyncio.ensure_future(pool.run(gates[1].wait)))
+            await asyncio.sleep(0)
+            gates[0].set()
+            await busy[0]
+            await _until(lambda: budget.used >= 200_000)
+            assert pool.pending == 2
+        finally:
+            for each in gates:
+                each.set()
+        await asyncio.gather(*busy)
+        assert len((await reading)["records"]) == 12
+        await _until(lambda: budget.used == 0)
+
+
+async def test_a_page_that_no_longer_fits_is_503_as_soon_as_it_is_known(agents: Agents) -> None:
+    """It holds no memory until its next turn, for which it would wait."""
+    async with agents.running(rendering_threads=1) as running:
+        await running.create_topic("t")
+        await running.produce("t", *[{"value": "x" * 100_000}] * 12)
+        pool, budget = running.agent.resources.pools.rendering, running.agent.data.read_path.budget
+        gates = [threading.Event(), threading.Event()]
+        busy = [asyncio.ensure_future(pool.run(gates[0].wait))]
+        await asyncio.sleep(0)
+        reading = asyncio.ensure_future(running.http.get("/v1/topics/t/partitions/0/records"))
+        try:
+            await _until(lambda: pool.pending == 2)
+            busy.append(asyncio.ensure_future(pool.run(gates[1].wait)))
+            await asyncio.sleep(0)
+            with budget.reserving(budget.free):
+                gates[0].set()
+                assert (await reading).status_code == 503
+        finally:
+            for each in gates:
+                each.set()
+        await asyncio.gather(*busy)
+        await _until(lambda: budget.used == 0)
+
+
 async def _connect_without_reading(running: RunningAgent, path: str) -> socket.socket:
     host, port = running.http.base_url.host, running.http.base_url.port
     reader = socket.socket()
