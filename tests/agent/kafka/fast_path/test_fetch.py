@@ -155,6 +155,25 @@ def test_both_paths_send_the_same_bytes(start_broker: Callable[..., BrokerThread
     until(lambda: broker.agent.data.read_path.budget.used == 0)
 
 
+def test_both_paths_refuse_a_forgotten_topic_of_more_than_32767_bytes(
+    start_broker: Callable[..., BrokerThread],
+) -> None:
+    """A forgotten topic need not exist, so no other check refuses its name."""
+    broker, fast_path = _start_switchable(start_broker)
+    with Wire(broker.host_and_port) as writer:
+        _write_log(writer)
+    partitions = [Struct(partition=0, fetch_offset=0, partition_max_bytes=2**20)]
+    request = Struct(replica_id=-1, max_wait=1, min_bytes=1, max_bytes=2**20, session_id=0, session_epoch=0)
+    request.topics = [Struct(topic="one", partitions=partitions)]
+    for size in (32_767, 32_768):
+        request.forgotten_topics_data = [Struct(topic="x" * size, partitions=[0])]
+        for fast_path.is_on in (False, True):
+            with Wire(broker.host_and_port) as wire:
+                wire.send(request_frame("fetch", 12, 7, request))
+                assert wire.is_closed() == (size > 32_767)
+    assert fast_path.handled == 1
+
+
 @dataclass
 class _Client:
     """One of two clients that send the same requests, each on its own connection and in its own session."""
