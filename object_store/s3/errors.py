@@ -79,7 +79,10 @@ _REMEDIES: Final[Mapping[str, str]] = {
     "PermanentRedirect": "give the bucket's region",
     "AuthorizationHeaderMalformed": "give the bucket's region",
     "IllegalLocationConstraintException": "give the bucket's region",
-    "NotImplemented": "use a server that has this operation; siltstone check-store tries all that are needed",
+    "NotImplemented": (
+        "use another server: this one lacks this operation or one of its headers; "
+        "siltstone check-store tries all that are needed"
+    ),
 }
 
 

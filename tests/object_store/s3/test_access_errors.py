@@ -79,7 +79,7 @@ def test_an_unknown_profile_is_reported(s3_config: StoreConfig, monkeypatch: pyt
         (400, "ExpiredToken", "renew"),
         (400, "AuthorizationHeaderMalformed", "region"),
         (405, "MethodNotAllowed", "see the server's message"),
-        (501, "NotImplemented", "siltstone check-store"),
+        (501, "NotImplemented", "this operation or one of its headers"),
     ],
 )
 def test_a_denied_request_is_reported_with_a_remedy_and_without_secrets(
