@@ -72,8 +72,8 @@ class TransactionRefusal(StrEnum):
 class TransactionRefusedError(StaleStateError):
     """The producer is not the current one of its transactional id, or has no transaction that allows this.
 
-    CONCURRENT_TRANSACTIONS: its last transaction is not complete yet, or the request to end one came
-    before its begin. The request may be repeated.
+    CONCURRENT_TRANSACTIONS: its last transaction is not complete yet, or the request to end the
+    transaction arrived before it began. The request may be repeated.
     """
 
     def __init__(self, refusal: TransactionRefusal, message: str) -> None:

@@ -5,8 +5,8 @@ the id's row, and writes the result in the same database transaction.
 
 Source: TransactionCoordinator and TransactionMetadata in kafka.coordinator.transaction. Two differences:
 
-- The end of a transaction is one database transaction. So there are no states between, because of which
-  Kafka's clients repeat requests (CONCURRENT_TRANSACTIONS).
+- The end of a transaction is one database transaction. So no intermediate state makes clients repeat
+  requests (CONCURRENT_TRANSACTIONS).
 - A producer that initializes itself again in an ongoing transaction, and names its current epoch (KIP-360),
   continues with the next epoch. Kafka aborts the transaction and fences this producer.
 
