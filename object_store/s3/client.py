@@ -276,7 +276,7 @@ def _make_client(
 def _use_content_md5(params: dict[str, Any], **_: object) -> None:
     """Give a request Content-MD5 instead of a newer checksum.
 
-    S3 requires one of both for DeleteObjects. All servers know Content-MD5, and some know nothing else.
+    S3 requires one of both for DeleteObjects. S3Proxy 3.1 knows Content-MD5 only.
     """
     digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
     params["headers"]["Content-MD5"] = b64encode(digest).decode()
