@@ -135,7 +135,9 @@ class TimestampLookup:
             return found
         for _ in range(_MAX_STEPS):
             timestamp = await self._pools.lookups.run(partial(latest, from_offset=log_start_offset))
-            cut = await self._pools.lookups.run(partial(self._cut, topic, partition, log_start_offset))
+            cut = await self._pools.lookups.run(
+                partial(self._extent_across, topic, partition, log_start_offset)
+            )
             try:
                 first = None if cut is None else await self._largest_in(cut, log_start_offset, budget)
             except ObjectNotFoundError:  # replaced since the lookup
@@ -147,7 +149,7 @@ class TimestampLookup:
             f"the largest timestamp of {topic.name}-{partition} was not found in time", remedy="try again"
         )
 
-    def _cut(self, topic: Topic, partition: int, offset: int) -> Extent | None:
+    def _extent_across(self, topic: Topic, partition: int, offset: int) -> Extent | None:
         """Return the extent that begins before an offset and has records from it on, or None. Blocking."""
         found = self._log.from_offset(topic.topic_id, partition, offset, max_extents=1, max_bytes=_NO_LIMIT)
         return next((each for each in found if each.base_offset < offset and each.record_count > 0), None)
