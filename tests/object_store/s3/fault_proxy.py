@@ -56,15 +56,15 @@ class ReceivedRequest:
 class FaultProxy:
     """A proxy with planned faults, which happen in the order of their plan.
 
-    With `is_old`, it behaves as a server without the checksums that S3 has had since 2022. `late` counts the
-    requests that the server received after their client had been disconnected.
+    With `lacks_new_checksums`, it behaves as a server without the checksums that S3 has had since 2022.
+    `late` counts the requests that the server received after their client had been disconnected.
     """
 
     upstream: str
     endpoint: str = ""
     log: list[ReceivedRequest] = field(default_factory=list)
     late: int = 0
-    is_old: bool = False
+    lacks_new_checksums: bool = False
     _faults: list[Fault] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _thawed: threading.Event = field(default_factory=threading.Event)
@@ -188,8 +188,8 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = do_any  # noqa: N815 - names that http.server calls
 
     def _refusal(self, body: bytes) -> Fault | None:
-        """Return the response of an old server to a checksum that it does not know or does not find."""
-        if not self.proxy.is_old:
+        """Return the response of such a server to a checksum that it does not know or does not find."""
+        if not self.proxy.lacks_new_checksums:
             return None
         if any(name.lower().startswith(("x-amz-checksum-", "x-amz-sdk-checksum-")) for name in self.headers):
             return Fault(method=self.command, status=501, code="NotImplemented")

@@ -185,7 +185,7 @@ class TestUnusualResponses:
 
 def test_an_old_server_without_the_newer_checksums_does_everything(store: S3Store, proxy: FaultProxy) -> None:
     """S3 requires a checksum of requests that delete several objects; S3Proxy knows only Content-MD5."""
-    proxy.is_old = True
+    proxy.lacks_new_checksums = True
 
     results = try_store(store, SystemIds(ManualClock()), is_s3=True)
 
