@@ -21,6 +21,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -179,16 +180,19 @@ class Ledger:
                 if era == self.era
             }
 
-    def offsets_of(self, topic: str, identities: Collection[bytes]) -> list[str]:
-        """Return partition, era and offset of each acknowledgement of these records, sorted."""
+    def offsets_of(
+        self, topic: str, identities: Collection[bytes], *, limit: int
+    ) -> list[tuple[int, int, int]]:
+        """Return partition, era and offset of the first `limit` acknowledgements of these records, sorted."""
         with self._lock:
-            return sorted(
-                f"{partition}, era {era}, offset {offset}"
+            found = (
+                (partition, era, offset)
                 for (name, partition), records in self._acknowledged.items()
                 if name == topic
                 for (era, offset), sent in records.items()
                 if sent.identity in identities
             )
+            return nsmallest(limit, found)
 
     def problems(
         self, logs: Mapping[Partition, Sequence[ReadRecord]], log_starts: Mapping[Partition, int]

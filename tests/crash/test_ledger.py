@@ -164,6 +164,15 @@ def test_a_reader_with_epochs_confirms_what_one_without_has_seen() -> None:
     assert "epoch 1" in problem
 
 
+def test_the_first_acknowledgements_of_some_records_are_named_in_order() -> None:
+    scene = Scene()
+    sent = [scene.append(offset) for offset in range(12)]
+    wanted = {each.identity for each in sent[1:]}
+    assert scene.ledger.offsets_of("plain", wanted, limit=10) == [(0, 0, offset) for offset in range(1, 11)]
+    assert scene.ledger.offsets_of("plain", {sent[11].identity}, limit=10) == [(0, 0, 11)]
+    assert scene.ledger.offsets_of("keyed", wanted, limit=10) == []
+
+
 def test_two_acknowledgements_of_an_offset_are_found() -> None:
     scene = Scene()
     scene.append(0)
