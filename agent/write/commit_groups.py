@@ -4,7 +4,7 @@ A commit takes two round trips to the catalog and one flush of its WAL. Meanwhil
 so several may wait when it ends. They share one transaction of the database: it takes one flush, and one
 round trip more than it has files. With many producers, an agent thus commits more files per second.
 
-A group is the longest sequence of files, from the oldest one in flight on, of which all this holds:
+A group is the longest sequence of files that begins with the oldest one in flight and meets these conditions:
 
 1. They are uploaded. No file passes an earlier one, so batches of one producer stay in order.
 2. They have the same session.
@@ -13,8 +13,8 @@ A group is the longest sequence of files, from the oldest one in flight on, of w
 4. They have at most `MAX_RUNS` runs of batches, because other agents wait meanwhile for the locks of their
    partitions.
 
-Without such a sequence, the oldest file is a group of its own, whatever it is. It may be one whose upload has
-failed. A group waits for nothing: while commits are fast, each one has one file.
+Without such a sequence, the oldest file alone is a group. Its upload may have failed. A group waits for
+nothing: while commits are fast, each one has one file.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def _stamp_of(appends: Sequence[ValidatedAppend]) -> ProducerStamp | None:
 
 
 _Outcome: TypeAlias = "tuple[SectionResult, ...] | RetryableError | None"
-"""What a common commit has brought a file: its results, or why it failed; None: nothing."""
+"""The results of a file in a common commit, or the error of that commit; None: commit the file alone."""
 
 
 class CommitLog(Protocol):
