@@ -1,14 +1,13 @@
 """Threads, memory and tasks for the work on each log directory.
 
 A disk that hangs holds up its own threads, its own share of the memory and its own tasks. Other disks have
-theirs. A read that need not have its result waits for a disk only for a time, and not at all while the disk
-has not completed an earlier read that was late.
+theirs. A read that need not have its result does not wait for a directory that hangs. A directory with much
+to do does not hang: as long as calls end, reads wait for their threads.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -21,12 +20,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from local_tier.log.unified_log import UnifiedLog
+    from local_tier.topic_partition import TopicPartition
 
     T = TypeVar("T")
     DirectoryWork = Callable[[], Coroutine[Any, Any, None]]
 
 PATIENCE_SECONDS: Final = 0.5
 """How long callers wait for the task of a directory. A slow disk holds up the others for so long."""
+_QUEUE_SECONDS: Final = 2.0
+"""How long a read waits for a thread while no call ends. Appends and flushes may take long."""
 
 
 class DiskPools:
@@ -47,7 +49,10 @@ class DiskPools:
             for number, path in enumerate(directories)
         }
         self._budgets = {path: ByteBudget(f"the buffer of appends to {path}", share) for path in directories}
-        self._late_reads: Counter[Path] = Counter()
+        # The loop's time when the last read of a directory ended.
+        self._responded_at = dict.fromkeys(directories, 0.0)
+        # The directories that hang, and the callbacks for their responses.
+        self._hung: dict[Path, dict[TopicPartition, Callable[[], object]]] = {}
 
     @property
     def pending(self) -> int:
@@ -68,35 +73,60 @@ class DiskPools:
         read: Callable[[], T],
         *,
         seconds: float,
-        ended_late: Callable[[], object] = lambda: None,
+        responded: Callable[[], object] | None = None,
     ) -> T:
-        """Return the result of a read of a log that takes at most `seconds`.
+        """Return the result of a read of a log, unless its directory hangs.
 
-        Raises DiskLateError if it takes longer, or if an earlier read of the directory was late and has not
-        ended yet. A late read runs to its end, and then calls `ended_late`.
+        The directory hangs if no read of it ends for `seconds` while this one runs, or if no call at all
+        ends for two seconds while this one waits for a thread. A late read continues. The directory hangs
+        until any read of it ends.
+
+        Raises DiskLateError if the directory hangs, at once if it does already. `responded` is called when
+        the directory responds after that. The last callback of each partition counts.
         """
-        directory = log.directory.parent
-        if self._late_reads[directory]:
-            raise _late_error(log)
-        call = asyncio.ensure_future(self.of(log).run(read))
-        try:
-            done, _ = await asyncio.wait([call], timeout=seconds)
-        except asyncio.CancelledError:
-            call.cancel()
-            raise
-        if not done:
-            self._late_reads[directory] += 1
-            call.add_done_callback(partial(self._ended_late, directory, ended_late))
-            raise _late_error(log)
-        return call.result()
+        directory, loop = log.directory.parent, asyncio.get_running_loop()
+        started: list[float] = []
 
-    def _ended_late(
-        self, directory: Path, ended_late: Callable[[], object], call: asyncio.Future[object]
-    ) -> None:
-        self._late_reads[directory] -= 1
-        if not call.cancelled():
-            call.exception()  # mark it as retrieved
-        ended_late()
+        def run() -> T:
+            started.append(loop.time())
+            return read()
+
+        if directory not in self._hung:
+            begin = loop.time()
+            call = asyncio.ensure_future(self.of(log).run(run))
+            call.add_done_callback(partial(self._read_ended, directory, started))
+            try:
+                while (left := self._time_left(directory, begin, started, seconds)) > 0:
+                    # It may have started meanwhile, so its time may end before that of the queue.
+                    if (await asyncio.wait([call], timeout=min(left, seconds)))[0]:
+                        return call.result()
+            except asyncio.CancelledError:
+                call.cancel()
+                raise
+        callbacks = self._hung.setdefault(directory, {})
+        if responded is not None:
+            callbacks[log.topic_partition] = responded
+        raise DiskLateError(
+            f"the disk of {log.topic_partition} does not respond",
+            remedy="retry, and check the disk if this persists",
+            retry_after_seconds=1.0,
+        )
+
+    def _time_left(self, directory: Path, begin: float, started: Sequence[float], seconds: float) -> float:
+        """Return the seconds after which the directory of a read hangs if nothing ends until then."""
+        now = asyncio.get_running_loop().time()
+        if started:
+            return max(started[0], self._responded_at[directory]) + seconds - now
+        return max(begin, self.at(directory).ended_at) + _QUEUE_SECONDS - now
+
+    def _read_ended(self, directory: Path, started: Sequence[float], read: asyncio.Future[object]) -> None:
+        if read.cancelled():
+            return
+        read.exception()  # mark it as retrieved
+        if started:
+            self._responded_at[directory] = asyncio.get_running_loop().time()
+            for responded in self._hung.pop(directory, {}).values():
+                responded()
 
     def budget_of(self, log: UnifiedLog | None) -> ByteBudget:
         """Return the budget of a log's directory. A log that does not exist yet may use any."""
@@ -108,14 +138,6 @@ class DiskPools:
         """Cancel the calls that have not started, and wait for the others."""
         for pool in self._pools.values():
             pool.close()
-
-
-def _late_error(log: UnifiedLog) -> DiskLateError:
-    return DiskLateError(
-        f"the disk of {log.topic_partition} does not respond",
-        remedy="retry, and check the disk if this persists",
-        retry_after_seconds=1.0,
-    )
 
 
 class DiskTasks:

@@ -417,8 +417,8 @@ class LocalTopics:
     async def serve(self, cursor: Cursor, max_bytes: int, seconds: float) -> None:
         """Serve records from the cursor's position on. The cursor is done afterwards in any case.
 
-        If the disk does not respond within `seconds`, there are no records. The waiters of the partition are
-        woken when it has responded.
+        If the disk hangs, there are no records. It hangs if it does not respond for `seconds`. The waiters of
+        the partition are woken when it responds.
         """
         fetch, offset = cursor.fetch, cursor.served.next_offset
         isolation = Isolation.TXN_COMMITTED if fetch.committed_only else Isolation.HIGH_WATERMARK
@@ -428,7 +428,7 @@ class LocalTopics:
                 log,
                 partial(log.read, offset, max_bytes, isolation),
                 seconds=seconds,
-                ended_late=partial(self._commit_notifier.wake, [fetch.partition_id]),
+                responded=partial(self._commit_notifier.wake, [fetch.partition_id]),
             )
 
         try:

@@ -22,7 +22,7 @@ class WorkPool:
 
     At most `threads` calls run and `max_waiting` wait. Further calls raise `BusyError`. Belongs to the event
     loop. A call that has started runs to its end, even if its caller is cancelled. Each thread calls
-    `prepare` first.
+    `prepare` first. `ended_at` is the loop's time when the last call ended.
     """
 
     def __init__(
@@ -30,6 +30,7 @@ class WorkPool:
     ) -> None:
         self.name = name
         self.pending = 0
+        self.ended_at = 0.0
         self._is_closed = False
         self._limit = threads + max_waiting
         self._executor = ThreadPoolExecutor(
@@ -69,6 +70,8 @@ class WorkPool:
 
     def _finished(self, job: Future[T], result: asyncio.Future[T]) -> None:
         self.pending -= 1
+        if not job.cancelled():
+            self.ended_at = asyncio.get_running_loop().time()
         if result.done():
             return  # the caller was cancelled
         if job.cancelled():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import time
 from collections import UserDict
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -484,20 +487,20 @@ def test_a_fetch_does_not_wait_for_a_disk_that_hangs(
     disk, real = HangingDisk("read"), RealFileSystem()
     files = Disks({disks[0]: SteppedFileSystem(real, disk), disks[1]: real})
     monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
-    broker = start_broker(local_directories=disks)
+    broker = start_broker(local_directories=disks, poll_interval_ms=100_000)
     broker.create_topic("rock", 4, storage_mode="local")
     for partition in range(4):
         assert send(broker, partition) == (ErrorCode.none, 0)
     hung, others = (partitions_in(each) for each in disks)
     assert len(hung) == len(others) == 2
     starts = dict.fromkeys([*hung, *others], 0)
-    size = _fetch(broker, starts, max_wait=0)[0][1]
+    size = _fetch(broker, starts, max_wait=60_000)[0][1]
     assert size > 0
-    partial = dict.fromkeys(hung, (ErrorCode.none, 0)) | dict.fromkeys(others, (ErrorCode.none, size))
+    expected = dict.fromkeys(hung, (ErrorCode.none, 0)) | dict.fromkeys(others, (ErrorCode.none, size))
     disk.hang()
     try:
         for _ in range(2):
-            assert _fetch(broker, starts, max_wait=1_000) == partial
+            assert _fetch(broker, starts, max_wait=1_000) == expected
         assert disk.waiting == 1
         ends = starts | dict.fromkeys(others, 1)
         with ThreadPoolExecutor(1) as pool:
@@ -507,14 +510,46 @@ def test_a_fetch_does_not_wait_for_a_disk_that_hangs(
             found = waiting.result()
             assert [found[partition] for partition in hung] == [(ErrorCode.none, 0)] * 2
             assert sum(size for _, size in found.values()) > 0
-            last = pool.submit(_fetch, broker, dict.fromkeys(hung, 0), max_wait=100_000)
+            refused = dict.fromkeys([*hung][1:], 0)  # without the one whose read hangs
+            last = pool.submit(_fetch, broker, refused, max_wait=100_000)
             url = f"http://{broker.http_address}/v1/topics/rock/partitions/{min(hung)}/records"
             response = httpx.get(url, timeout=240, trust_env=False)
             assert response.status_code == HTTPStatus.SERVICE_UNAVAILABLE
             disk.work()
-            assert last.result() == dict.fromkeys(hung, (ErrorCode.none, size))
+            assert last.result() == dict.fromkeys(refused, (ErrorCode.none, size))
     finally:
         disk.work()
+
+
+def test_a_fetch_waits_for_a_disk_that_has_much_to_do(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> None:
+    """More calls than it has threads are always under way, and each takes longer than the fetch may wait."""
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    broker.create_topic("rock", 2, storage_mode="local")
+    for partition in (0, 1):
+        assert send(broker, partition) == (ErrorCode.none, 0)
+    starts = {0: 0, 1: 0}
+    expected = _fetch(broker, starts, max_wait=60_000)
+    disk = broker.agent.data.local_logs._disks.at(tmp_path / "disk")
+    busy = True
+
+    async def work() -> None:
+        while busy:
+            await disk.run(partial(time.sleep, 0.3))
+
+    async def overload() -> None:
+        await asyncio.gather(*(work() for _ in range(broker.settings.disk_threads + 1)))
+
+    with ThreadPoolExecutor(1) as pool:
+        load = pool.submit(broker.run, overload())
+        try:
+            until(lambda: disk.pending > broker.settings.disk_threads)
+            for _ in range(10):
+                assert _fetch(broker, starts, max_wait=500) == expected
+        finally:
+            busy = False
+        load.result()
 
 
 def test_the_progress_of_a_recovery_is_visible(
