@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from local_tier.topic_partition import TopicPartition
 
 T = TypeVar("T")
-_PATIENCE_SECONDS: Final = 2.0
-"""How long a read of the tail cache may take. The object store has the same records."""
-_MIN_PATIENCE_SECONDS: Final = 0.1
-"""How long a read of a local topic may take at least, whatever other disks have taken."""
+_LOOKUP_SECONDS: Final = 2.0
+"""How long a lookup by time in the tail cache waits for a disk that hangs. Objects have the same records."""
+_MIN_DISK_SECONDS: Final = 0.1
+"""The least time that a read gets, whatever other disks have taken."""
 
 
 class LogSize(NamedTuple):
@@ -54,8 +54,8 @@ class LogSize(NamedTuple):
 class LocalLogReader:
     """Reads for the cursors of fetches. Belongs to the event loop. Without disks it serves nothing.
 
-    `tail_cache_hits` counts the reads that the tail cache served instead of the object store. While a read of
-    a directory is late, the tail cache there is not used, and its local topics have no records to fetch.
+    `tail_cache_hits` counts the reads that the tail cache served instead of the object store. While a
+    directory hangs, the tail cache there is not used, and its local topics have no records to fetch.
     """
 
     def __init__(self, tail_cache: TailCache) -> None:
@@ -118,16 +118,14 @@ class LocalLogReader:
         return [cursor for cursor in cursors if not cursor.fetch.topic.is_local]
 
     async def serve(
-        self, cursors: Sequence[Cursor], max_bytes: int, held: HeldRecords, patience: float
+        self, cursors: Sequence[Cursor], max_bytes: int, held: HeldRecords, disk_deadline: float
     ) -> None:
         """Serve cursors that need no extents, up to `max_bytes` including what is served already.
 
         If memory is full, the response ends with the records that it has. Raises `BusyError` if it has none.
-        The disks of local topics have about `patience` seconds. Those that need longer serve no records.
+        It waits for disks that hang until about `disk_deadline`, in the loop's time. They serve no records.
         """
         is_full = False
-        loop = asyncio.get_running_loop()
-        patient_until = loop.time() + patience
         for cursor, left in with_room(cursors, max_bytes):
             if is_full:
                 cursor.served.is_cut = True
@@ -135,10 +133,10 @@ class LocalLogReader:
             limit = min(cursor.fetch.max_bytes, left)
             if cursor.fetch.topic.is_local:
                 if self.local_topics is not None:
-                    seconds = max(patient_until - loop.time(), _MIN_PATIENCE_SECONDS)
-                    await self.local_topics.serve(cursor, limit, seconds)
+                    await self.local_topics.serve(cursor, limit, _seconds_until(disk_deadline))
             elif _is_as_produced(cursor) and cursor.state is not None:
-                await self._serve_from_tail_cache(cursor, limit, cursor.state.high_watermark)
+                end = cursor.state.high_watermark
+                await self._serve_from_tail_cache(cursor, limit, end, disk_deadline)
             if left == max_bytes:
                 held.require(cursor.served.size)
             elif cursor.served.size > limit:
@@ -147,15 +145,20 @@ class LocalLogReader:
                 cursor.drop_served()
                 is_full = True
 
-    async def serve_within_extents(self, cursors: Sequence[Cursor], held: HeldRecords) -> None:
-        """Serve cursors that need extents, if the next one is not compacted yet."""
+    async def serve_within_extents(
+        self, cursors: Sequence[Cursor], held: HeldRecords, disk_deadline: float
+    ) -> None:
+        """Serve cursors that need extents, if the next one is not compacted yet. It waits as `serve` does."""
         for cursor in cursors:
             extents = cursor.needed_extents() if cursor.needs_extents else []
             if extents and not cursor.served.runs and extents[0].file_kind is FileKind.INGESTION:
-                await self._serve_from_tail_cache(cursor, cursor.limit, extents[0].last_offset + 1)
+                end = extents[0].last_offset + 1
+                await self._serve_from_tail_cache(cursor, cursor.limit, end, disk_deadline)
                 held.require(cursor.served.size)
 
-    async def _serve_from_tail_cache(self, cursor: Cursor, limit: int, end: int) -> None:
+    async def _serve_from_tail_cache(
+        self, cursor: Cursor, limit: int, end: int, disk_deadline: float
+    ) -> None:
         fetch, offset = cursor.fetch, cursor.served.next_offset
         log = self._tail_cache.log_with(fetch.topic, fetch.partition, offset)
         if log is None:
@@ -164,17 +167,17 @@ class LocalLogReader:
         read = partial(
             self._tail_cache.read, fetch.topic, fetch.partition, offset, limit, end, plain_only=plain_only
         )
-        found = await self._read_in_time(log, read)
+        found = await self._read_in_time(log, read, _seconds_until(disk_deadline))
         if found is not None:
             self.tail_cache_hits += 1
             cursor.served.take(found)
 
-    async def _read_in_time(self, log: UnifiedLog, read: Callable[[], T]) -> T | None:
-        """Return the result of a read of the tail cache, or None if its disk is late or busy."""
+    async def _read_in_time(self, log: UnifiedLog, read: Callable[[], T], seconds: float) -> T | None:
+        """Return the result of a read of the tail cache, or None if its disk hangs or is busy."""
         if self._disks is None:
             return None
         try:
-            return await self._disks.read_in_time(log, read, seconds=_PATIENCE_SECONDS)
+            return await self._disks.read_in_time(log, read, seconds=seconds)
         except (BusyError, DiskLateError):
             return None
 
@@ -189,7 +192,7 @@ class LocalLogReader:
         if log is None:
             return None
         find = partial(self._tail_cache.find_by_time, topic, extent.partition, timestamp, first)
-        found = await self._read_in_time(log, find)
+        found = await self._read_in_time(log, find, _LOOKUP_SECONDS)
         if found is None or found.offset > extent.last_offset:
             return None
         self.tail_cache_hits += 1
@@ -237,6 +240,10 @@ def _is_as_produced(cursor: Cursor) -> bool:
     """Return True if the log has all records from the cursor's position on that were ever committed."""
     state, offset = cursor.state, cursor.served.next_offset
     return state is not None and offset >= state.first_dirty_offset and not cursor.needs_extents
+
+
+def _seconds_until(disk_deadline: float) -> float:
+    return max(disk_deadline - asyncio.get_running_loop().time(), _MIN_DISK_SECONDS)
 
 
 def _space(path: str) -> tuple[int, int]:

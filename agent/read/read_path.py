@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 _MAX_ROUNDS = 64
 # Of one fetch, for extents.
 _MAX_QUERIES = 3
-# How long a disk of local topics may take. A fetch without other partitions waits for nothing else.
-_MAX_PATIENCE_SECONDS = 2.0
+# How long a fetch waits for a disk that hangs. One without other partitions waits for nothing else.
+_MAX_DISK_SECONDS = 2.0
 # More than one if objects of looked-up extents are gone.
 _MAX_ATTEMPTS = 6
 
@@ -75,16 +75,18 @@ class LocalReader(Protocol):
         ...
 
     async def serve(
-        self, cursors: Sequence[Cursor], max_bytes: int, held: HeldRecords, patience: float, /
+        self, cursors: Sequence[Cursor], max_bytes: int, held: HeldRecords, disk_deadline: float, /
     ) -> None:
         """Serve cursors that need no extents, as far as their records fit in memory.
 
-        Disks of local topics that need longer than about `patience` seconds serve no records.
+        Wait for disks that hang until about `disk_deadline`, in the loop's time. They serve no records.
         """
         ...
 
-    async def serve_within_extents(self, cursors: Sequence[Cursor], held: HeldRecords, /) -> None:
-        """Serve compacted topics from extents that are not compacted yet."""
+    async def serve_within_extents(
+        self, cursors: Sequence[Cursor], held: HeldRecords, disk_deadline: float, /
+    ) -> None:
+        """Serve compacted topics from extents that are not compacted yet. Wait as `serve` does."""
         ...
 
     async def offset_by_time(self, topic: Topic, partition: int, timestamp: int, /) -> TimestampOffset | None:
@@ -168,10 +170,11 @@ class ReadPath:
     ) -> list[FetchResult]:
         """Return a result per partition once there are at least `min_bytes`, or `max_wait_ms` have passed.
 
-        A disk that hangs gets half of this time, so that the other partitions can be read. Its local topics
-        have no records then, until it responds. It gets longer if no other partition is wanted.
-        It does not wait if any partition has an error, or more records than were fetched. Bytes that are
-        damaged or cannot be read end the batches of their partition, and are its error if there are none
+        A disk that hangs gets half of the time that is left, so that the other partitions can be read. Its
+        local topics have no records then, until it responds. It gets longer if no other partition is wanted.
+
+        The fetch does not wait if any partition has an error, or more records than were fetched. Bytes that
+        are damaged or cannot be read end the batches of their partition, and are its error if there are none
         before them. Raises `RetryableError` if the catalog does not respond, and `BusyError` if there is no
         memory.
         """
@@ -180,9 +183,6 @@ class ReadPath:
         max_bytes = min(max_bytes, self._settings.max_fetch_bytes)
         min_bytes = min(min_bytes, max_bytes)  # as in Kafka: there cannot be more
         use_cache = max_wait_ms > 0
-        patience = _MAX_PATIENCE_SECONDS
-        if len(wanted) > 1:
-            patience = min(patience, max((deadline - loop.time()) / 2, 0.0))
         if use_cache:
             from_memory = self._read_from_memory(wanted, max_bytes)
             if from_memory is not None and is_sufficient(from_memory, min_bytes):
@@ -191,8 +191,12 @@ class ReadPath:
         ids = [fetch.partition_id for fetch in wanted]
         with self._commit_notifier.waiter(ids) as waiter:
             while True:
+                disk_seconds = _MAX_DISK_SECONDS
+                if len(wanted) > 1:
+                    disk_seconds = min(disk_seconds, max((deadline - loop.time()) / 2, 0.0))
+                disk_deadline = loop.time() + disk_seconds
                 with self._metrics.fetch_seconds.time():
-                    results = await self._fetch_now(wanted, max_bytes, patience, use_cache=use_cache)
+                    results = await self._fetch_now(wanted, max_bytes, disk_deadline, use_cache=use_cache)
                 left = deadline - loop.time()
                 if left <= 0 or waiter.is_released or is_sufficient(results, min_bytes):
                     if waiter.woken_at is not None:
@@ -264,7 +268,7 @@ class ReadPath:
         return [result_of(cursor) for cursor in cursors]
 
     async def _fetch_now(
-        self, wanted: Sequence[PartitionFetch], max_bytes: int, patience: float, *, use_cache: bool
+        self, wanted: Sequence[PartitionFetch], max_bytes: int, disk_deadline: float, *, use_cache: bool
     ) -> list[FetchResult]:
         cursors = [Cursor.at(fetch) for fetch in wanted]
         attempts_left = _MAX_ATTEMPTS
@@ -273,7 +277,12 @@ class ReadPath:
                 attempts_left -= 1
                 try:
                     await self._advance(
-                        cursors, max_bytes, held, patience, use_cache=use_cache, is_last=not attempts_left
+                        cursors,
+                        max_bytes,
+                        held,
+                        disk_deadline,
+                        use_cache=use_cache,
+                        is_last=not attempts_left,
                     )
                 except ObjectNotFoundError:
                     self._log.invalidate_extents(cursors)
@@ -331,7 +340,7 @@ class ReadPath:
         cursors: Sequence[Cursor],
         max_bytes: int,
         held: HeldRecords,
-        patience: float,
+        disk_deadline: float,
         *,
         use_cache: bool,
         is_last: bool,
@@ -348,7 +357,7 @@ class ReadPath:
         queries = 0
         for _ in range(_MAX_ROUNDS):
             self._serve_from_memory(cursors, max_bytes)
-            await self._local_reader.serve(cursors, max_bytes, held, patience)
+            await self._local_reader.serve(cursors, max_bytes, held, disk_deadline)
             rooms = [each for each in with_room(cursors, max_bytes) if not each[0].fetch.topic.is_local]
             if not rooms:
                 break
@@ -361,7 +370,7 @@ class ReadPath:
             chosen = assign_limits(cursors, max_bytes)
             if not chosen:
                 break
-            await self._local_reader.serve_within_extents(chosen, held)
+            await self._local_reader.serve_within_extents(chosen, held, disk_deadline)
             unserved = [cursor for cursor in chosen if not cursor.served.runs]
             unserved = [cursor for cursor in unserved if not self._serve_from_files(cursor)]
             await self._extents.read(unserved, generation, is_last=is_last)

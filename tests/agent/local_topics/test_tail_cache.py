@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent.read.fetch_plan import PartitionFetch
 from local_tier.files.file_system import RealFileSystem
 from object_store.accounting import RequestKind
 from tests.agent.small_compaction import compact
@@ -191,7 +193,8 @@ async def test_a_disk_that_hangs_holds_up_no_read_of_what_objects_have(
     disk = HangingDisk("read")
     files = SteppedFileSystem(RealFileSystem(), disk)
     monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
-    monkeypatch.setattr("agent.local_topics.reader._PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr("agent.local_topics.reader._LOOKUP_SECONDS", 0.01)
+    monkeypatch.setattr("agent.read.read_path._MAX_DISK_SECONDS", 0.01)
     changes = {"disk_threads": 1, "max_waiting_calls": 4}
     async with agents.running(local_directories=(tmp_path / "disk",), **changes, **NO_MEMORY) as running:
         await running.create_topic("t", 1)
@@ -208,3 +211,32 @@ async def test_a_disk_that_hangs_holds_up_no_read_of_what_objects_have(
         hits = running.agent.data.local_logs.reader.tail_cache_hits
         while running.agent.data.local_logs.reader.tail_cache_hits == hits:
             assert await _values(running) == ["0", "1", "2"]
+
+
+async def test_a_fetch_waits_for_a_tail_cache_that_hangs_only_for_a_part_of_its_time(
+    agents: Agents, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = HangingDisk("read")
+    files = SteppedFileSystem(RealFileSystem(), disk)
+    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    for limit in ("agent.read.read_path._MAX_DISK_SECONDS", "agent.local_topics.reader._LOOKUP_SECONDS"):
+        monkeypatch.setattr(limit, 1_000.0)
+    async with agents.running(local_directories=(tmp_path / "disk",), **NO_MEMORY) as running:
+        await running.create_topic("t", 2)
+        for partition in (0, 1):
+            await running.produce("t", {"value": "0"}, partition=partition)
+        await running.agent.data.local_logs.tail_cache.idle()
+        topic = catalog.topics.get("t")
+        wanted = [
+            PartitionFetch(topic=topic, partition=partition, offset=0, max_bytes=1_000)
+            for partition in (0, 1)
+        ]
+        disk.hang()
+        try:
+            read_path = running.agent.data.read_path
+            fetch = read_path.fetch(wanted, max_bytes=2_000, max_wait_ms=500)
+            found = await asyncio.wait_for(fetch, 120)
+            assert [result.next_offset for result in found] == [1, 1]
+            assert disk.waiting == 1
+        finally:
+            disk.work()

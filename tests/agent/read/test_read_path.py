@@ -342,3 +342,26 @@ async def test_two_agents_write_one_log_without_gap_or_overlap(agents: Agents) -
             seen_by_one = await _all(one, "t", partition)
             assert [record["offset"] for record in seen_by_one] == list(range(20))
             assert await _all(other, "t", partition) == seen_by_one
+
+
+async def test_a_fetch_waits_for_disks_at_most_until_its_own_end(
+    agents: Agents, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks again each time that it wakes up, and each look gets half of what is left."""
+    loop = asyncio.get_running_loop()
+    deadlines: list[float] = []
+    async with agents.running(poll_interval_ms=10) as running:
+        await running.create_topic("t", 2)
+        read_path = running.agent.data.read_path
+        serve = read_path._local_reader.serve
+
+        async def note(*arguments: Any) -> None:  # noqa: ANN401  # those of `serve`
+            deadlines.append(arguments[-1])
+            await serve(*arguments)
+
+        monkeypatch.setattr(read_path._local_reader, "serve", note)
+        topic = catalog.topics.get("t")
+        wanted = [PartitionFetch(topic=topic, partition=n, offset=0, max_bytes=1_000) for n in (0, 1)]
+        await read_path.fetch(wanted, max_bytes=2_000, max_wait_ms=500)
+        end = loop.time()
+    assert max(deadlines) <= end

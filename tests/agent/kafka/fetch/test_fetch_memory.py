@@ -123,7 +123,8 @@ class _Waiting:
         log, _ = await self._reader.local_topics.log(topic, partition)
         return await self.read(log, partial(query, log))
 
-    async def read(self, log: UnifiedLog, read: Callable[[], object]) -> object:
+    async def read(self, log: UnifiedLog, read: Callable[[], object], seconds: float = 0.0) -> object:
+        del seconds
         if log.topic_partition.partition == 1:
             self.with_records += 1
             await self._gate.wait()
