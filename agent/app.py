@@ -116,7 +116,9 @@ class Agent:
         self.data = DataPath(resources, self.session, acknowledged, monitoring.store, channels)
         self._tls = TlsListeners(settings, self.metrics)
         self.http = HttpFrontEnd(resources, self.data, self.access, monitoring.health, self._tls)
-        self.kafka = KafkaFrontEnd(resources, self.data, self.access, monitoring.catalog, self._tls)
+        self.kafka = KafkaFrontEnd(
+            resources, self.data, self.access, monitoring.catalog, monitoring.loop_lag, self._tls
+        )
         resources.epoch.on_change(
             self.data.clear, self.kafka.fetch_sessions.clear, self.data.commit_notifier.release_waiters
         )

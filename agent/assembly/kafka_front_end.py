@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from agent.cluster.session import Session
     from agent.listeners import KafkaListener
     from agent.local_topics.leaders import LeaderDirectory
-    from agent.runtime.health import CallHealth
+    from agent.runtime.health import CallHealth, LoopLag
     from agent.security.tls.listeners import TlsListeners
     from agent.supervision.control_loop import ControlLoop
 
@@ -43,6 +43,7 @@ class KafkaFrontEnd:
         data: DataPath,
         access: AccessControl,
         catalog_health: CallHealth,
+        loop_lag: LoopLag,
         tls: TlsListeners,
     ) -> None:
         settings = resources.settings
@@ -50,6 +51,7 @@ class KafkaFrontEnd:
         self._data = data
         self._access = access
         self._catalog_health = catalog_health
+        self._loop_lag = loop_lag
         self._tls = tls
         self._services: KafkaServices | None = None
         self._lag: ConsumerLag | None = None
@@ -154,6 +156,7 @@ class KafkaFrontEnd:
             parsing_budget=resources.parsing_budget,
             metrics=resources.metrics,
             clock=resources.clock,
+            loop_lag=self._loop_lag,
             ids=resources.ids,
             authorizer=access.authorizer,
             acl_follower=access.acl_follower,

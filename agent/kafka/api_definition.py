@@ -40,7 +40,7 @@ MAX_ITEMS = 20_000
 class RequestContext:
     """The client, its request's version, and the services that handlers call.
 
-    `arrived_at` is the monotonic time at which the agent had read the request.
+    `arrived_at` is a monotonic time that is not after the arrival of the request at the agent's machine.
     A handler whose response retains memory appends a callback to `releases`. It is called once the bytes of
     the response have left, or when the response is dropped.
     """

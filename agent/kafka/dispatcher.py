@@ -84,9 +84,9 @@ class RequestDispatcher:
         self._counts: dict[tuple[int, int], Counter] = {}
         self._fast_paths = {api.key: api.fast_path() for api in apis if api.fast_path is not None}
 
-    def monotonic(self) -> float:
-        """Return the time at which a request arrives now, for `handle`."""
-        return self._services.clock.monotonic()
+    def arrival_time(self) -> float:
+        """Return a monotonic time that is not after the arrival of a request that is read now."""
+        return self._services.loop_lag.earliest_arrival()
 
     def try_fast_path(self, frame: memoryview, client: Client) -> Response:
         """Handle a common request without waiting; return None for one that needs `handle`.
@@ -100,7 +100,7 @@ class RequestDispatcher:
         if fast_path is None or message is None:
             return None
         cursor = Cursor(frame, _HEADER_START.size, MAX_HEADER_TAGS)
-        context = self._context(cursor, message, version, client, self.monotonic())
+        context = self._context(cursor, message, version, client, self.arrival_time())
         request_frame = RequestFrame(frame, cursor.position, message.is_flexible, correlation_id)
         meter = None if self._quotas.active is None else self._meter(self._apis[key], context, frame)
         response = fast_path.try_handle(request_frame, context)
@@ -133,8 +133,8 @@ class RequestDispatcher:
     ) -> Response:
         """Handle one request and return its response.
 
-        `arrived_at` is the monotonic time of its arrival, before it waited for others of its connection;
-        None: now.
+        `arrived_at` is its `arrival_time`, before it waited for others of its connection; None: it is read
+        now.
         Raises `MalformedMessageError` for a request that has no error response: the caller closes the
         connection.
         """
@@ -156,7 +156,7 @@ class RequestDispatcher:
             response = self.try_fast_path(frame, client)
             if response is not None:
                 return response
-        arrived_at = self.monotonic() if arrived_at is None else arrived_at
+        arrived_at = self.arrival_time() if arrived_at is None else arrived_at
         context = self._context(cursor, message, version, client, arrived_at)
         request_frame = RequestFrame(frame, cursor.position, message.is_flexible, correlation_id)
         meter = None if self._quotas.active is None else self._meter(api, context, frame)

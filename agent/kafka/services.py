@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agent.read.read_path import ReadPath
     from agent.read.timestamp_lookup import TimestampLookup
     from agent.runtime.byte_budget import ByteBudget
+    from agent.runtime.health import LoopLag
     from agent.runtime.metrics import AgentMetrics
     from agent.runtime.pools import Pools
     from agent.security.acl_follower import AclFollower
@@ -63,6 +64,7 @@ class KafkaServices:
     parsing_budget: ByteBudget
     metrics: AgentMetrics
     clock: Clock
+    loop_lag: LoopLag
     ids: Ids
     authorizer: Authorizer | None = None
     acl_follower: AclFollower | None = None

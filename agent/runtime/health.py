@@ -24,6 +24,10 @@ Check: TypeAlias = "Callable[[], str | None]"
 """Function that returns the problem of one part, or None; it reads state and never waits."""
 MAX_LOOP_LAG_SECONDS: Final = 4.0
 _WINDOW_SECONDS: Final = 60.0
+_STALL_SECONDS: Final = 0.3
+"""Delay of the loop from which requests may have waited unread. No client gives up a request so soon."""
+_CATCH_UP_SECONDS: Final = 2.0
+"""Time after a stall in which the loop still reads what arrived during it."""
 
 
 _log = structlog.get_logger(__name__)
@@ -85,6 +89,7 @@ class LoopLag:
         self._task: asyncio.Task[None] | None = None
         self._beat_at = clock.monotonic()
         self.seconds = 0.0
+        self._stalled_at = self._caught_up_at = self._beat_at
         self._worst = [0.0, 0.0]  # of the last whole window, and of the current one
         self._window_ends_at = self._beat_at + _WINDOW_SECONDS
 
@@ -114,6 +119,26 @@ class LoopLag:
         """How late the loop is now; for any thread."""
         return max(0.0, self._clock.monotonic() - self._beat_at - self._interval)
 
+    def earliest_arrival(self) -> float:
+        """Return a monotonic time that is not after the arrival of what the loop reads now.
+
+        If the process was frozen, or its loop was busy for long, that may have waited unread since then.
+        """
+        now = self._clock.monotonic()
+        if self._task is None:
+            return now
+        if now - self._beat_at > self._interval + _STALL_SECONDS:
+            return self._stalled_at if self._beat_at < self._caught_up_at else self._beat_at
+        return self._stalled_at if now < self._caught_up_at else now
+
+    def _note_stall(self, now: float) -> None:
+        """Note that the loop runs again, if it was late."""
+        if now - self._beat_at <= self._interval + _STALL_SECONDS:
+            return
+        if self._beat_at >= self._caught_up_at:
+            self._stalled_at = self._beat_at
+        self._caught_up_at = now + _CATCH_UP_SECONDS
+
     def problem(self) -> str | None:
         """Return a problem if the loop has run no callback for `MAX_LOOP_LAG_SECONDS`."""
         late = self.current_seconds
@@ -125,7 +150,9 @@ class LoopLag:
             due = loop.time() + self._interval
             await asyncio.sleep(self._interval)
             self.seconds = max(0.0, loop.time() - due)
-            self._beat_at = now = self._clock.monotonic()
+            now = self._clock.monotonic()
+            self._note_stall(now)
+            self._beat_at = now
             if now >= self._window_ends_at:
                 self._worst = [self._worst[1], 0.0]
                 self._window_ends_at = now + _WINDOW_SECONDS

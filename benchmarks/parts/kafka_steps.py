@@ -47,7 +47,7 @@ from agent.read.log_lookup import LogLookup
 from agent.read.memory_reads import MemoryReads
 from agent.read.read_path import ReadPath
 from agent.runtime.byte_budget import ByteBudget
-from agent.runtime.health import CallHealth
+from agent.runtime.health import CallHealth, LoopLag
 from agent.runtime.metrics import AgentMetrics
 from agent.runtime.pools import Pools
 from agent.runtime.retry import RetryPolicy
@@ -264,6 +264,7 @@ class _Bench:
             parsing_budget=ByteBudget("the memory for parsed requests", settings.max_parsed_bytes),
             metrics=metrics,
             clock=clock,
+            loop_lag=LoopLag(clock),
             brokers=SimpleNamespace(own=SimpleNamespace(rack=None)),
         )
         self.dispatch = RequestDispatcher(APIS, cast("KafkaServices", services))

@@ -54,7 +54,7 @@ class SessionExpiredError(MalformedMessageError):
 
 
 class _WaitingFrame(NamedTuple):
-    """A request that waits for earlier ones, and the monotonic time of its arrival."""
+    """A request that waits for earlier ones, and a monotonic time that is not after its arrival."""
 
     frame: memoryview
     arrived_at: float
@@ -384,7 +384,7 @@ class Connection(asyncio.BufferedProtocol):
             self._tried = frame
         if not counted:
             self._count_bytes(memory_of(frame))
-        self._frames.append(_WaitingFrame(frame, self._dispatcher.monotonic()))
+        self._frames.append(_WaitingFrame(frame, self._dispatcher.arrival_time()))
         self._frame_bytes += memory_of(frame)
         if self._handling is None:
             self._handling = self._loop.create_task(self._handle_frames(), name="kafka requests")

@@ -139,7 +139,7 @@ class ScriptedDispatcher:
             return partial(self._committed, frame)
         return [number] if kind == "o" else []
 
-    def monotonic(self) -> float:
+    def arrival_time(self) -> float:
         return self.now
 
     async def handle(

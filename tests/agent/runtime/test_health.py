@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from typing import TYPE_CHECKING
@@ -40,6 +41,38 @@ def test_an_event_loop_that_never_runs_is_a_problem_that_other_threads_see() -> 
     assert lag.problem() is None
     clock.advance(2)
     assert lag.problem() == "is 6 seconds late"
+
+
+@pytest.mark.anyio
+async def test_what_is_read_after_a_stall_may_have_arrived_before_it() -> None:
+    """Also in the next seconds, in which the loop reads what has waited, and after a further stall."""
+    clock = ManualClock()
+    lag = LoopLag(clock, interval_seconds=0.01)
+    lag.start()
+    try:
+        await asyncio.sleep(0.05)
+        assert lag.earliest_arrival() == clock.monotonic()
+        before = clock.monotonic()
+        for seconds in (5, 0.5, 3):  # the second and the third stall follow at once
+            clock.advance(seconds)
+            assert lag.earliest_arrival() == before
+            await _beat(lag)
+            assert lag.earliest_arrival() == before
+        for _ in range(9):  # no stalls
+            clock.advance(0.25)
+            await _beat(lag)
+        assert lag.earliest_arrival() == clock.monotonic()
+    finally:
+        await lag.stop()
+
+
+async def _beat(lag: LoopLag) -> None:
+    """Wait until the event loop has noted that it runs."""
+    for _ in range(10_000):
+        if lag._beat_at == lag._clock.monotonic():
+            return
+        await asyncio.sleep(0.005)
+    pytest.fail("the event loop noted nothing")
 
 
 def test_a_fault_shows_within_five_seconds_and_so_does_its_end() -> None:

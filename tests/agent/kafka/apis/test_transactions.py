@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import httpx
@@ -19,6 +21,7 @@ from agent.kafka.apis.transactions import (
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from catalog.model import PartitionId
+from catalog.transactions.rules import ProducerIdentity
 from object_format.record_batch.headers import iter_headers
 from object_format.record_batch.records import decode_batches, encode_batch
 from tests.agent.kafka.wire import Wire
@@ -347,6 +350,31 @@ def test_added_partitions_are_verified(wire: Wire) -> None:
     add(wire, producer, 0)
     found = add(wire, producer, 0, 1, version=5, verify_only=True)
     assert found == [ErrorCode.none, ErrorCode.transaction_abortable]
+
+
+def test_an_end_that_a_frozen_agent_had_not_read_does_not_end_the_next_transaction(
+    wire: Wire, broker: BrokerThread
+) -> None:
+    """Its client has ended the transaction at another agent meanwhile, and begun the next one."""
+    producer = init(wire)
+    add(wire, producer, 0)
+    produce(wire, producer, 0, b"first")
+    time.sleep(0.5)  # the agent notes that its loop runs
+    gate, transactions = threading.Event(), broker.catalog.transactions
+    known = ProducerIdentity(producer.producer_id, producer.producer_epoch)
+    with ThreadPoolExecutor(1) as pool:
+        broker._loop.call_soon_threadsafe(gate.wait)
+        late = pool.submit(end, wire, producer, commits=True)
+        try:
+            time.sleep(1)
+            transactions.end(_ID, known, commits=True)
+            topic = broker.catalog.topics.get(_TOPIC)
+            transactions.add_partitions(_ID, known, [PartitionId(topic.topic_id, 0)])
+        finally:
+            gate.set()
+        assert late.result().error_code == ErrorCode.concurrent_transactions
+    ended = transactions.end(_ID, known, commits=False)
+    assert [each.control and each.control.commits for each in ended.controls] == [False]
 
 
 @pytest.mark.parametrize("version", versions(end_txn.API))

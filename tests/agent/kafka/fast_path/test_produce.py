@@ -27,6 +27,7 @@ from agent.kafka.fast_path import produce as fast_produce
 from agent.kafka.fast_path import produce_parser
 from agent.runtime.byte_budget import ByteBudget
 from agent.runtime.errors import BusyError
+from agent.runtime.health import LoopLag
 from agent.runtime.metrics import AgentMetrics
 from agent.security.audit import AuditLog
 from agent.security.authorizer import Authorizer
@@ -181,7 +182,8 @@ def _dispatcher(
         directory=_Directory(),
         appends=appends,
         failed_producers=FailedProducers(SystemClock()),
-        clock=ManualClock(_NOW_MS),
+        clock=(clock := ManualClock(_NOW_MS)),
+        loop_lag=LoopLag(clock),
         catalog=SimpleNamespace(producers=SimpleNamespace(accept_any_sequence=lambda _: None)),
         pools=SimpleNamespace(kernels=pool or _Pool(), parsing=_Pool(), rendering=_Pool(), catalog=_Pool()),
         parsing_budget=ByteBudget("parsed requests", 2**30),
