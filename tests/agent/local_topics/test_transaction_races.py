@@ -79,7 +79,8 @@ class Table:
 
     def pending(self, node_id: int, *, after: int = 0) -> Sequence[PendingMarker]:
         self.looks += 1
-        return self.catalog.local_transactions.pending(node_id, after=after) if self.finds_markers else []
+        found = self.catalog.local_transactions.pending(node_id, after=after)
+        return found if self.finds_markers else []  # also of a look that began before the fault
 
     def complete(self, markers: Sequence[PendingMarker], /) -> None:
         if not self.completes:
