@@ -39,7 +39,7 @@ T = TypeVar("T")
 _LOOKUP_SECONDS: Final = 2.0
 """How long a lookup by time in the tail cache waits for a disk that hangs. Objects have the same records."""
 _MIN_DISK_SECONDS: Final = 0.1
-"""The least time that a read gets, whatever other disks have taken."""
+"""The least time that a read gets, also if other disks have used up the time of the fetch."""
 
 
 class LogSize(NamedTuple):

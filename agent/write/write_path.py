@@ -414,15 +414,17 @@ class WritePath:
         try:
             results = await self._retry.run(lambda: self._pools.commits.run(commit))
         except RetryableError as error:
-            return deque([error] * len(group))
+            outcomes: deque[_Outcome] = deque([error] * len(group))
         except Exception as error:  # noqa: BLE001  # the file that causes it fails alone
             _log.warning("files are committed one by one", files=len(group), error=str(error))
             return alone
+        else:
+            outcomes = deque(results)
         seconds = self._clock.monotonic() - begun_at
         for _ in group:
             self._metrics.commit_seconds.observe(seconds)
             self.early_close.committed(seconds / len(group))
-        return deque(results)
+        return outcomes
 
     async def _finish(self, flight: Flight, outcome: _Outcome) -> None:
         """Complete the appends of a file; commit it first, unless it has an outcome."""

@@ -422,7 +422,7 @@ async def test_records_are_reserved_while_they_wait_for_a_thread(agents: Agents,
 
 
 async def test_readers_that_wait_for_a_thread_reserve_only_what_they_hold(agents: Agents) -> None:
-    """The page of a small record is small, whatever the size that it could have."""
+    """A page reserves its lines, not the largest size that it may have."""
     async with agents.running(rendering_threads=1) as running:
         await running.create_topic("t")
         await running.produce("t", {"value": "x"})

@@ -117,7 +117,7 @@ async def test_the_queue_waits_for_a_file_and_for_its_upload() -> None:
 
 
 async def _uploaded(path: WritePath, *appends: ValidatedAppend) -> list[PendingAppend]:
-    """Append each to a file of its own; wait until each upload has ended before the next one begins."""
+    """Append each to a separate file; wait until each upload has ended before the next one begins."""
     pending = []
     for each in appends:
         pending += path.enqueue([each])
@@ -218,6 +218,8 @@ async def test_a_group_fails_together_if_an_outage_lasts(store: FaultyStore) -> 
             assert each.error is not None
             assert "unknown whether" in each.error.message
         assert harness.log.groups == [1, 3, 3]
+        sample = harness.path._metrics.registry.get_sample_value
+        assert sample("siltstone_ingestion_commit_seconds_count") == 4  # failures count, too
         (behind,) = await _uploaded(harness.path, batches(A, 0, "behind"))
         assert [each.base_offset for each in await _results([behind])] == [0]
 
