@@ -59,7 +59,8 @@ class ConnectionStock:
     """The open connections of one or several pools, opened by `connect`; thread-safe.
 
     A thread that finds no idle connection waits for one before it opens another: 10 ms, or `stuck_seconds` if
-    there are `usual_size` already. Connections that have been idle for `idle_seconds` are closed.
+    there are `usual_size` already. A connection that has been idle for `idle_seconds` is closed, and after
+    `spare_seconds` already if there are others.
     """
 
     def __init__(
@@ -70,12 +71,14 @@ class ConnectionStock:
         usual_size: int,
         stuck_seconds: float,
         idle_seconds: float,
+        spare_seconds: float,
     ) -> None:
         self._connect = connect
         self._clock = clock
         self._usual_size = usual_size
         self._stuck_seconds = stuck_seconds
         self._idle_seconds = idle_seconds
+        self._spare_seconds = spare_seconds
         self._lock = threading.Lock()
         self._idle: deque[_Idle] = deque()
         self._waiters: deque[_Waiter] = deque()
@@ -120,9 +123,12 @@ class ConnectionStock:
         now = self._clock.monotonic()
         dropped: list[CatalogConnection] = []
         with self._lock:
-            while self._idle and now - self._idle[0].since > self._idle_seconds:
+            while self._idle:
+                limit = self._idle_seconds if self._count == 1 else self._spare_seconds
+                if now - self._idle[0].since <= limit:
+                    break
                 dropped.append(self._idle.popleft().connection)
-            self._remove(len(dropped))
+                self._remove(1)
         _close_all(dropped)
 
     def discard_idle(self) -> None:

@@ -14,7 +14,8 @@ class DatabaseLimits:
     `commit_connections` are reserved for commits, and `heartbeat_connections` for heartbeats. An agent's
     fetches use at most `fetch_connections`, its groups `group_connections`, and its maintenance
     `maintenance_connections`. All are added to `max_connections`. A process opens so many only if some are
-    stuck (`ConnectionStock`), and closes those that are idle for `idle_seconds`.
+    stuck (`ConnectionStock`). It closes those that are idle for `idle_seconds`, or for `spare_seconds` beside
+    others of their kind.
 
     A commit that waits longer than `commit_lock_seconds` for a lock gives way and tries again, for
     `lock_seconds` in all. Other transactions do the same after a part of `silent_client_seconds`. A
@@ -51,6 +52,9 @@ class DatabaseLimits:
         0.5, "Time after which a connection in use counts as stuck, so that a process opens more.", ge=0
     )
     idle_seconds: float = internal(60.0, "Time after which an idle connection is closed.", ge=0)
+    spare_seconds: float = internal(
+        10.0, "Time after which an idle connection is closed that is not the only one of its kind.", ge=0
+    )
     connect_seconds: int = setting(
         10, "Time for opening a connection, or waiting for a free one.", name="catalog_connect_seconds"
     )

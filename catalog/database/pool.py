@@ -326,6 +326,7 @@ class Database:
             usual_size=usual_size,
             stuck_seconds=self._limits.stuck_seconds,
             idle_seconds=self._limits.idle_seconds,
+            spare_seconds=self._limits.spare_seconds,
         )
 
     def _new_pool(self, name: str, max_size: int, stock: ConnectionStock) -> BoundedPool:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _HOUR = 3600
 _IDLE_SECONDS = 600
+_SPARE_SECONDS = 60
 
 
 class _Pools:
@@ -44,6 +45,7 @@ class _Pools:
             usual_size=usual_size,
             stuck_seconds=stuck_seconds,
             idle_seconds=_IDLE_SECONDS,
+            spare_seconds=_SPARE_SECONDS,
         )
 
     def _open(self) -> CatalogConnection:
@@ -150,6 +152,32 @@ def test_connections_that_are_old_or_idle_for_long_are_closed(pools: _Pools) -> 
     with pool.connection():
         pass
     assert all(each.closed for each in pools.opened)
+    pool.close()
+
+
+def test_the_last_connection_stays_open_for_longer_than_the_others(pools: _Pools) -> None:
+    stock = pools.stock(usual_size=3)
+    pool = BoundedPool("tests", stock, max_size=3, wait_seconds=240)
+
+    def count_open() -> int:
+        return sum(not each.closed for each in pools.opened)
+
+    with pool.connection(), pool.connection(), pool.connection():
+        pools.clock.advance(_IDLE_SECONDS + 1)
+        stock.close_idle()
+        assert count_open() == 3  # none is idle
+    pools.clock.advance(_SPARE_SECONDS)
+    stock.close_idle()
+    assert count_open() == 3
+    pools.clock.advance(1)
+    stock.close_idle()
+    assert count_open() == 1
+    pools.clock.advance(_IDLE_SECONDS - _SPARE_SECONDS - 1)
+    stock.close_idle()
+    assert count_open() == 1
+    pools.clock.advance(1)
+    stock.close_idle()
+    assert count_open() == 0
     pool.close()
 
 
