@@ -59,7 +59,7 @@ class Supervisor:
         """Start to watch and to serve the health on a socket; return its address."""
         server = self._listener = HealthListener(self._health, listener)
         await self._control.run(server.start())
-        watching = self._watching = start_essential_task(self._control.run(self._watch()), name="supervisor")
+        watching = self._watching = start_essential_task(self._keep_watching(), name="supervisor")
         self._health.require_live(
             "supervisor", lambda: "has stopped unexpectedly" if watching.done() else None
         )
@@ -75,6 +75,9 @@ class Supervisor:
         """Stop to serve the health."""
         if self._listener is not None and self._control.is_running:
             await self._control.run(self._listener.stop())
+
+    async def _keep_watching(self) -> None:
+        await self._control.run(self._watch())
 
     async def _watch(self) -> None:
         """Check until cancelled; after a failure, only whether the loop is stuck."""

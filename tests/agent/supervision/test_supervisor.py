@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import warnings
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -79,6 +81,16 @@ async def test_a_process_whose_event_loop_is_stuck_is_ended() -> None:
     assert await asyncio.to_thread(process.was_ended.wait, _TIMEOUT_SECONDS)
     await process.stop()
     assert process.failures == []
+
+
+async def test_a_watch_that_is_stopped_at_once_leaves_nothing_behind() -> None:
+    process = _Process()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        await process.start()
+        await process.stop()
+        gc.collect()
+    assert [str(each.message) for each in found] == []
 
 
 @pytest.mark.parametrize("route", ["/livez", "/readyz"])
