@@ -229,6 +229,7 @@ class Agent:
         if self.failure is None:
             await _run_before(deadline, "commit accepted records", data.write_path.stop())
         await data.write_path.abandon()
+        self.monitoring.stop_probes()
         await _run_before(deadline, "close the local logs", data.local_logs.stop())
         await _run_before(deadline, "announce the last commits", data.announcer.stop())
         await _run_before(deadline, "stop maintenance", maintenance)

@@ -38,14 +38,22 @@ class Monitoring:
     def start(self, catalog: Catalog, store: ObjectStore, local_logs: LogManager | None) -> None:
         """Probe the catalog, the store and the disks of local logs from now on."""
         seconds = self._settings.probe_timeout_ms / 1000
-        self._start_probe("catalog", catalog.probe(seconds).check, self.catalog)
+        probe = catalog.probe(seconds)
+        self._start_probe("catalog", probe.check, self.catalog, close=probe.close)
         self._start_probe("object_store", partial(probe_identity, store), self.store)
         if local_logs is not None:
             of_each = seconds / max(len(local_logs.live_directories), 1)
             disks = DiskProbe(lambda: local_logs.live_directories, timeout_seconds=of_each)
             self._start_probe("disks", disks.check, self.disks)
 
-    def _start_probe(self, dependency: str, call: Callable[[], object], health: CallHealth) -> None:
+    def _start_probe(
+        self,
+        dependency: str,
+        call: Callable[[], object],
+        health: CallHealth,
+        *,
+        close: Callable[[], object] = lambda: None,
+    ) -> None:
         health.succeeded()  # it has just worked, at the start
         probe = Probe(
             dependency,
@@ -54,6 +62,7 @@ class Monitoring:
             interval_seconds=self._settings.probe_interval_ms / 1000,
             clock=self._clock,
             ids=self._ids,
+            close=close,
         )
         self._probes.append(probe)
         self.health.require_running(f"{dependency}_probe", lambda: probe.is_running)
@@ -67,8 +76,11 @@ class Monitoring:
         for name, is_running in parts.items():
             self.health.require_running(name, is_running)
 
-    async def stop(self) -> None:
-        """Stop all probes."""
-        await self.loop_lag.stop()
+    def stop_probes(self) -> None:
+        """Stop all probes, because what they probe is about to be closed."""
         for probe in self._probes:
             probe.stop()
+
+    async def stop(self) -> None:
+        """Stop what the event loop measures."""
+        await self.loop_lag.stop()

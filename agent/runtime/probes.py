@@ -30,7 +30,7 @@ _PROBE_BYTES: Final = bytes(4096)  # a file system may store fewer bytes without
 
 
 class Probe:
-    """Thread that calls `call` while `health` has no recent success."""
+    """Thread that calls `call` while `health` has no recent success, and at its end `close`."""
 
     def __init__(
         self,
@@ -41,8 +41,10 @@ class Probe:
         interval_seconds: float,
         clock: Clock,
         ids: Ids,
+        close: Callable[[], object] = lambda: None,
     ) -> None:
         self._call = call
+        self._close = close
         self._health = health
         self._interval_seconds = interval_seconds
         self._outage = Outage(
@@ -71,6 +73,12 @@ class Probe:
         self._stopping.set()
 
     def _run(self) -> None:
+        try:
+            self._probe()
+        finally:
+            self._close()
+
+    def _probe(self) -> None:
         pause = self._interval_seconds
         while not self._stopping.wait(pause):
             left = self._interval_seconds - self._health.seconds_since_success

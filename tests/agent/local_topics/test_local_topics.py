@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from structlog.testing import capture_logs
 from typing_extensions import override
 
 from agent.kafka.codec import Struct
@@ -603,3 +604,20 @@ def test_the_name_of_a_topic_makes_it_local(
     until(lambda: bool(catalog.topics.by_names(["rock-3"])))
     found = [catalog.topics.get(name).config.storage_mode for name in ("rock-1", "rock-2", "rock-3")]
     assert found == [mode, "object", mode]
+
+
+def test_a_stopping_agent_does_not_take_its_closed_logs_for_lost_disks(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = start_broker(local_directories=(tmp_path / "one",), probe_interval_ms=20)
+    announcer = broker.agent.data.announcer
+    stop = announcer.stop
+
+    async def stop_late() -> None:
+        await asyncio.sleep(0.3)  # many intervals of the probe, after the local logs are closed
+        await stop()
+
+    monkeypatch.setattr(announcer, "stop", stop_late)
+    with capture_logs() as events:
+        broker.stop()
+    assert [event for event in events if "disks" in event["event"]] == []

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from agent.assembly.monitoring import Monitoring
@@ -15,10 +17,13 @@ from agent.runtime.probes import PROBE_FILE, DiskProbe, Probe
 from agent.settings import AgentSettings
 from core.clock import ManualClock, SystemClock
 from core.ids import SeededIds
+from object_store.local.store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from catalog.open import Catalog
 
 
 def test_a_dependency_works_while_its_last_success_is_recent() -> None:
@@ -129,6 +134,30 @@ def test_a_probe_calls_only_while_no_other_call_succeeds() -> None:
     assert probe.is_running
     probe.stop()
     _until(lambda: not probe.is_running)
+
+
+@pytest.mark.integration
+def test_a_stopped_probe_of_the_catalog_leaves_no_connection(
+    catalog: Catalog, catalog_url: str, tmp_path: Path
+) -> None:
+    clock = SystemClock()
+    settings = replace(AgentSettings(), probe_interval_ms=5)
+    monitoring = Monitoring(settings, clock, SeededIds(1, clock))
+    monitoring.start(catalog, LocalStore(tmp_path, SeededIds(2, clock)), None)
+
+    with psycopg.connect(catalog_url, autocommit=True) as observer:
+
+        def count_connections() -> int:
+            row = observer.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+                " AND query LIKE '%transaction_read_only%' AND pid <> pg_backend_pid()"
+            ).fetchone()
+            assert row is not None
+            return int(row[0])
+
+        _until(lambda: count_connections() == 1)
+        monitoring.stop_probes()
+        _until(lambda: count_connections() == 0)
 
 
 def test_a_disk_is_written_until_none_is_left(tmp_path: Path) -> None:
