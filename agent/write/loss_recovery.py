@@ -30,7 +30,7 @@ from catalog.errors import CatalogReplacedError
 from catalog.model import PartitionId
 from catalog.topics.lost import Restored
 from core.errors import RetryableError, SiltstoneError
-from maintenance.readopt import Outcome, readopt_file, reported_files
+from maintenance.readopt import Outcome, ReadAhead, read_lost_file, readopt_file, reported_files
 from object_store.binding import require_bound
 from object_store.errors import StoreUnavailableError
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from agent.write.acknowledged_commits import AcknowledgedCommits
     from catalog.lifecycle.incarnation import Incarnation
     from catalog.lifecycle.lost_commits import AcknowledgedCommit
-    from catalog.model import Topic
+    from catalog.model import FileCommit, Topic
     from catalog.open import Catalog
     from catalog.topics.lost import RestoredTopic
     from maintenance.readopt import LostFile, ReadoptedFile
@@ -198,14 +198,18 @@ class LossRecovery:
         failed: dict[UUID, StoreUnavailableError] = {}
         while waiting:
             failed.clear()
-            for lost in waiting:
-                # Another agent may have committed it. If both try at once, the second gets the result.
-                if await self._pool.run(partial(self._catalog.lost_commits.unknown, [lost.file_id])):
-                    try:
-                        await self._readopt(lost, epoch)
-                    except StoreUnavailableError as error:
-                        await self._pool.run(require_store)
-                        failed[lost.file_id] = error
+            ahead = ReadAhead(waiting, self._read)
+            try:
+                for lost in waiting:
+                    # Another agent may have committed it. If both try at once, the second gets the result.
+                    if await self._pool.run(partial(self._is_unknown, lost)):
+                        try:
+                            await self._readopt(lost, ahead, epoch)
+                        except StoreUnavailableError as error:
+                            await self._pool.run(require_store)
+                            failed[lost.file_id] = error
+            finally:
+                ahead.cancel()
             waiting = [lost for lost in waiting if lost.file_id in failed]
             if loop.time() >= until:
                 break
@@ -213,9 +217,20 @@ class LossRecovery:
         for lost in waiting:
             _log_left(lost, failed[lost.file_id])
 
-    async def _readopt(self, lost: LostFile, epoch: int) -> None:
+    def _is_unknown(self, lost: LostFile) -> bool:
+        return bool(self._catalog.lost_commits.unknown([lost.file_id]))
+
+    def _read(self, lost: LostFile) -> FileCommit | None:
+        """Read a file before its turn, unless another agent has committed it already."""
+        return read_lost_file(self._store, lost) if self._is_unknown(lost) else None
+
+    async def _readopt(self, lost: LostFile, ahead: ReadAhead[FileCommit | None], epoch: int) -> None:
         """Commit a lost file again; if that can never succeed, leave it to the operator."""
-        readopt = partial(readopt_file, self._catalog, self._store, lost, epoch=epoch)
+
+        def read(lost: LostFile) -> FileCommit:
+            return ahead.take(lost) or read_lost_file(self._store, lost)
+
+        readopt = partial(readopt_file, self._catalog, read, lost, epoch=epoch)
         try:
             done = await self._pool.run(readopt)
         except (RetryableError, CatalogReplacedError):

@@ -13,7 +13,7 @@ from maintenance.readopt.file_contents import read_file_commit
 from maintenance.readopt.report import Outcome, ReadoptedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from catalog.model import FileCommit, OffsetRange, SectionResult
     from catalog.open import Catalog
@@ -26,7 +26,7 @@ _MAX_LOGGED: Final = 20
 
 def readopt_file(
     catalog: Catalog,
-    store: ObjectStore,
+    read: Callable[[LostFile], FileCommit],
     lost: LostFile,
     *,
     epoch: int,
@@ -34,8 +34,8 @@ def readopt_file(
 ) -> ReadoptedFile:
     """Commit a lost file again, or record that its object cannot be read; may be repeated.
 
-    One response of the store proves nothing, so the file is read twice before it is unreadable. It is given
-    up if an earlier attempt could not read it, and its object is missing now.
+    `read` is `read_lost_file` or has called it. A file is given up if an earlier attempt could not read it,
+    and its object is missing now.
 
     Raises SessionFencedError if its session may still commit it, or garbage collection may delete it, and
     UnsupportedFormatError if the file needs a newer Siltstone, for which it then waits. CatalogReplacedError:
@@ -44,7 +44,7 @@ def readopt_file(
     rejected instead, which is final.
     """
     try:
-        commit = _read(store, lost)
+        commit = read(lost)
     except (CorruptDataError, NotFoundError) as error:
         gives_up = lost.was_unreadable and isinstance(error, NotFoundError)
         catalog.lost_commits.mark_unreadable(
@@ -63,7 +63,12 @@ def readopt_file(
     return _readopted(lost, commit, results)
 
 
-def _read(store: ObjectStore, lost: LostFile) -> FileCommit:
+def read_lost_file(store: ObjectStore, lost: LostFile) -> FileCommit:
+    """Return the commit of a lost file.
+
+    One response of the store proves nothing, so the file is read twice before it counts as unreadable. Raises
+    the errors of `read_file_commit`.
+    """
     try:
         return read_file_commit(store, lost.object_name)
     except (CorruptDataError, NotFoundError) as error:

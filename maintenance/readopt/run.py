@@ -6,6 +6,7 @@ committed at most once, by its id.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -14,17 +15,20 @@ from catalog.model import PartitionId
 from core.errors import CorruptDataError, NotFoundError
 from maintenance.readopt.file_contents import read_contents
 from maintenance.readopt.lost_files import LostFiles
-from maintenance.readopt.readoption import readopt_file
+from maintenance.readopt.read_ahead import ReadAhead
+from maintenance.readopt.readoption import read_lost_file, readopt_file
 from maintenance.readopt.report import Outcome, ReadoptReport
 from object_store.binding import require_bound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from catalog.model import FileCommit
     from catalog.open import Catalog
     from core.clock import Clock
     from maintenance.readopt.lost_files import LostFile
     from maintenance.readopt.report import ReadoptedFile
+    from object_format.segment_file import SectionEntry
     from object_store.interface import ObjectStore
 
 _POLL_SECONDS: Final = 1.0
@@ -55,19 +59,27 @@ def readopt(
     report = ReadoptReport(applied=apply)
     lost_files = LostFiles(catalog, store)
     found = lost_files.find()
-    judge = partial(
-        _judge,
-        catalog,
-        store,
-        epoch=epoch,
-        apply=apply,
-        acknowledged_only=acknowledged_only,
-        discard_unknown_topics=discard_unknown_topics,
-    )
-    for done, lost in enumerate(found, 1):
-        report.add(judge(lost))
-        if on_progress is not None:
-            on_progress(done, len(found))
+    is_wanted = {lost.file_id for lost in found if lost.acknowledged or not acknowledged_only}
+    wanted = [lost for lost in found if lost.file_id in is_wanted]
+    with ExitStack() as reads:
+        if apply:
+            commits = reads.enter_context(ReadAhead(wanted, partial(read_lost_file, store)))
+            judge = partial(
+                _readopt,
+                catalog,
+                store,
+                commits.take,
+                epoch=epoch,
+                discard_unknown_topics=discard_unknown_topics,
+            )
+        else:
+            contents = reads.enter_context(ReadAhead(wanted, partial(_read_sections, store)))
+            judge = partial(_examine, catalog, contents.take)
+        for done, lost in enumerate(found, 1):
+            is_discarded = lost.file_id not in is_wanted
+            report.add(_discard(catalog, lost, apply=apply) if is_discarded else judge(lost))
+            if on_progress is not None:
+                on_progress(done, len(found))
     if apply:
         catalog.lost_commits.report(sorted(lost_files.sessions), (), epoch)
         report.settled_sessions = catalog.lost_commits.settle(sorted(lost_files.sessions), epoch)
@@ -90,38 +102,40 @@ def wait_for_agents(
         clock.sleep(_POLL_SECONDS)
 
 
-def _judge(
+def _discard(catalog: Catalog, lost: LostFile, *, apply: bool) -> ReadoptedFile:
+    if apply:
+        catalog.lost_commits.discard(lost.file_id)
+    return lost.with_outcome(Outcome.DISCARDED)
+
+
+def _readopt(
     catalog: Catalog,
     store: ObjectStore,
+    read: Callable[[LostFile], FileCommit],
     lost: LostFile,
     *,
     epoch: int,
-    apply: bool,
-    acknowledged_only: bool,
     discard_unknown_topics: bool,
 ) -> ReadoptedFile:
-    if acknowledged_only and not lost.acknowledged:
-        if apply:
-            catalog.lost_commits.discard(lost.file_id)
-        return lost.with_outcome(Outcome.DISCARDED)
-    if apply:
-        if lost.was_unreadable:  # an agent of an earlier release may have settled its session
-            catalog.lost_commits.keep(lost.session_id)
-        try:
-            return readopt_file(
-                catalog, store, lost, epoch=epoch, discard_unknown_topics=discard_unknown_topics
-            )
-        except MissingTopicsError:
-            catalog.lost_commits.keep_waiting(
-                lost.file_id, lost.session_id, lost.object_name, lost.found_epoch
-            )
-    return _examine(catalog, store, lost)
+    if lost.was_unreadable:  # an agent of an earlier release may have settled its session
+        catalog.lost_commits.keep(lost.session_id)
+    try:
+        return readopt_file(catalog, read, lost, epoch=epoch, discard_unknown_topics=discard_unknown_topics)
+    except MissingTopicsError:
+        catalog.lost_commits.keep_waiting(lost.file_id, lost.session_id, lost.object_name, lost.found_epoch)
+    return _examine(catalog, partial(_read_sections, store), lost)
 
 
-def _examine(catalog: Catalog, store: ObjectStore, lost: LostFile) -> ReadoptedFile:
+def _read_sections(store: ObjectStore, lost: LostFile) -> Sequence[SectionEntry]:
+    return read_contents(store, lost.object_name).sections
+
+
+def _examine(
+    catalog: Catalog, read: Callable[[LostFile], Sequence[SectionEntry]], lost: LostFile
+) -> ReadoptedFile:
     """Return the contents of a file that waits, and the topics for which it waits."""
     try:
-        sections = read_contents(store, lost.object_name).sections
+        sections = read(lost)
     except (CorruptDataError, NotFoundError) as error:
         return lost.with_outcome(Outcome.UNREADABLE, detail=error.message)
     partitions = (PartitionId(section.topic_id, section.partition) for section in sections)

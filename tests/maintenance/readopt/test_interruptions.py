@@ -13,13 +13,16 @@ from object_store.local.store import LocalStore
 from tests.agent.write.test_loss_recovery import World
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from catalog.model import FileCommit
     from catalog.open import Catalog
     from core.clock import Clock
     from core.ids import Ids
     from maintenance.readopt import LostFile, ReadoptedFile
-    from object_store.interface import ObjectStore
+
+    Read = Callable[[LostFile], FileCommit]
 
 
 @pytest.fixture
@@ -42,12 +45,12 @@ def test_files_of_an_unknown_session_are_found_again(world: World, monkeypatch: 
     done: list[LostFile] = []
 
     def fail_after_one(
-        catalog: Catalog, store: ObjectStore, lost: LostFile, *, epoch: int, discard_unknown_topics: bool
+        catalog: Catalog, read: Read, lost: LostFile, *, epoch: int, discard_unknown_topics: bool
     ) -> ReadoptedFile:
         if done:
             raise KeyboardInterrupt
         done.append(lost)
-        return readopt_file(catalog, store, lost, epoch=epoch, discard_unknown_topics=discard_unknown_topics)
+        return readopt_file(catalog, read, lost, epoch=epoch, discard_unknown_topics=discard_unknown_topics)
 
     with monkeypatch.context() as patch:
         patch.setattr(run, "readopt_file", fail_after_one)
@@ -72,9 +75,9 @@ def test_a_failover_during_a_run_settles_nothing(world: World, monkeypatch: pyte
     world.begin_epoch()
 
     def fail_over_after_one(
-        catalog: Catalog, store: ObjectStore, lost: LostFile, *, epoch: int, discard_unknown_topics: bool
+        catalog: Catalog, read: Read, lost: LostFile, *, epoch: int, discard_unknown_topics: bool
     ) -> ReadoptedFile:
-        done = readopt_file(catalog, store, lost, epoch=epoch, discard_unknown_topics=discard_unknown_topics)
+        done = readopt_file(catalog, read, lost, epoch=epoch, discard_unknown_topics=discard_unknown_topics)
         world.lose_commits()
         world.begin_epoch()
         return done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from catalog.commit import readoption
 from catalog.errors import MissingTopicsError
 from catalog.lifecycle.missing_topics import MissingTopic, find_missing_topics
 from catalog.topics import lost
-from maintenance.readopt import LostFile, Outcome, ReadoptReport, readopt, readopt_file
+from maintenance.readopt import LostFile, Outcome, ReadoptReport, read_lost_file, readopt, readopt_file
 from object_store.binding import verify_binding
 from object_store.local.store import LocalStore
 from tests.agent.write.test_loss_recovery import World
@@ -130,11 +131,11 @@ def test_the_error_names_what_to_do(world: World) -> None:
     file = LostFile(file_id=UUID(int=1), session_id=UUID(int=2), object_name=name, acknowledged=True)
     epoch = world.catalog.incarnations.current().epoch
     with pytest.raises(MissingTopicsError, match=r"'t' has fewer than 3 partitions .*add-partitions t"):
-        readopt_file(world.catalog, world.store, file, epoch=epoch)
+        readopt_file(world.catalog, partial(read_lost_file, world.store), file, epoch=epoch)
     world.execute("DELETE FROM partitions", "DELETE FROM topics")
     command = f"siltstone topics create NAME --partitions 3 --id {topic.topic_id}"
     with pytest.raises(MissingTopicsError, match=f"does not know topic {topic.topic_id} .{command}"):
-        readopt_file(world.catalog, world.store, file, epoch=epoch)
+        readopt_file(world.catalog, partial(read_lost_file, world.store), file, epoch=epoch)
 
 
 def test_records_are_kept_if_the_partition_is_created_during_the_commit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
@@ -21,7 +22,14 @@ from catalog.model import OffsetRange, PartitionId, RefusedRun, RunRefusal
 from catalog.open import open_catalog
 from core.clock import ManualClock
 from core.ids import SeededIds
-from maintenance.readopt import LostFile, in_commit_order, readopt_file, reported_files, wait_for_agents
+from maintenance.readopt import (
+    LostFile,
+    in_commit_order,
+    read_lost_file,
+    readopt_file,
+    reported_files,
+    wait_for_agents,
+)
 from object_format.segment_file import UnsupportedFormatError
 from object_store.accounting import Purpose
 from object_store.local.store import LocalStore
@@ -589,7 +597,9 @@ def test_a_file_of_a_newer_format_waits_for_an_agent_that_can_read_it(scene: Sce
     store.put(file.object_name, [newer], purpose=Purpose.INGEST)
     (lost,) = reported_files(catalog)
     with pytest.raises(UnsupportedFormatError, match="format version 2"):
-        readopt_file(catalog, store, lost, epoch=catalog.incarnations.current().epoch)
+        readopt_file(
+            catalog, partial(read_lost_file, store), lost, epoch=catalog.incarnations.current().epoch
+        )
     assert [each.file_id for each in catalog.lost_commits.list(waiting=True)] == [file.file_id]
 
 
