@@ -2,6 +2,7 @@
 #   make demo        install, and run the main job on real data
 #   make test        install, and run the tests
 #   make test-again  run the tests that failed in the last run, one at a time
+#   make test-postgres-15  the catalog's tests with the oldest PostgreSQL, if this machine has it
 #   make check       formatting, lint, types, import contracts
 #   make docs        build the documentation site, strict about links
 #   make dist        build wheel, source archive and a list of pinned versions; install the wheel once per role
@@ -29,7 +30,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Kafka clients for Node are tested if Node is installed.
 NODE_CLIENTS := $(if $(and $(shell command -v node),$(shell command -v npm)),.node/.installed)
 
-.PHONY: demo test test-again campaign transactions-check streams-check fuzz check docs dist coverage mutants slips bench cost references format lock kafka-tools pgbouncer clean
+.PHONY: demo test test-again test-postgres-15 campaign transactions-check streams-check fuzz check docs dist coverage mutants slips bench cost references format lock kafka-tools pgbouncer clean
 
 demo: $(VENV)/.kernels
 	$(BIN)/siltstone demo
@@ -44,6 +45,14 @@ test-again:
 	@test -e $(FAILED) || { echo "No test has failed here."; exit 1; }
 	@test "$$(grep -c ': true' $(FAILED))" -le 5 || { echo "More than five tests failed: they are not run again."; exit 1; }
 	$(BIN)/pytest --last-failed --last-failed-no-failures none -p no:randomly $(ARGS)
+
+# Debian and Ubuntu put its programs there. The tests of the embedded server need the wheel's PostgreSQL.
+POSTGRES_15 := /usr/lib/postgresql/15/bin
+test-postgres-15: $(VENV)/.installed-dev $(VENV)/.kernels
+	@if test -x $(POSTGRES_15)/postgres; then \
+	  POSTGRES_PROGRAMS=$(POSTGRES_15) $(BIN)/pytest -n 3 --dist worksteal tests/catalog tests/maintenance/test_deletions_after_failover.py \
+	    --ignore tests/catalog/database/test_embedded.py $(ARGS); \
+	else echo "PostgreSQL 15 is not in $(POSTGRES_15): its tests are left out."; fi
 
 # The directory stays, with the events and the logs of all processes.
 MINUTES ?= 60
