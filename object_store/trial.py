@@ -7,7 +7,7 @@ The objects of a trial have names of a compaction job that no catalog knows, and
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from core.errors import SiltstoneError
@@ -25,41 +25,56 @@ _SMALL: Final = bytes(range(100))
 _OTHER: Final = b"an object that must not replace another one"
 #: More than one part of an upload to S3.
 _LARGE: Final = bytes(range(256)) * ((8 << 20) // 256) + _SMALL
+_UNLISTED_UPLOADS: Final = (
+    "the server does not list unfinished uploads by the beginning of their names, so Siltstone cannot remove "
+    "those of processes that died; let the server abort uploads that are a week old (MinIO aborts them after "
+    "a day by itself)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """Result of one operation; `permissions` are the actions of S3 that it needs. No problem: it works."""
+    """Result of one operation; `permissions` are the actions of S3 that it needs. No problem: it works.
+
+    A `limitation` is what the server does not do, but Siltstone can do without.
+    """
 
     operation: str
     permissions: tuple[str, ...]
-    problem: str | None
+    problem: str | None = None
+    limitation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Limitation:
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Operation:
     name: str
     permissions: tuple[str, ...]
-    run: Callable[[], str | None]
+    run: Callable[[], str | _Limitation | None]
 
 
 def try_store(store: ObjectStore, ids: Ids, *, is_s3: bool) -> list[TrialResult]:
     """Try each operation and return the results. `is_s3` adds those that only S3 has."""
     trial = _Trial(store, ids)
     try:
-        return [
-            TrialResult(operation=each.name, permissions=each.permissions, problem=_problem(each.run))
-            for each in trial.operations(is_s3=is_s3)
-        ]
+        return [_result_of(each) for each in trial.operations(is_s3=is_s3)]
     finally:
         trial.clean_up()
 
 
-def _problem(run: Callable[[], str | None]) -> str | None:
+def _result_of(operation: _Operation) -> TrialResult:
+    result = TrialResult(operation=operation.name, permissions=operation.permissions)
     try:
-        return run()
+        found = operation.run()
     except SiltstoneError as error:
-        return str(error)
+        found = str(error)
+    if isinstance(found, _Limitation):
+        return replace(result, limitation=found.text)
+    return replace(result, problem=found)
 
 
 class _Trial:
@@ -144,15 +159,15 @@ class _Trial:
         found = self._listed()
         return f"{found[0]!r} is listed although it was deleted" if found else None
 
-    def _sweep(self) -> str | None:
+    def _sweep(self) -> str | _Limitation | None:
         upload = self._store.start_upload(self._unfinished, purpose=Purpose.CHECK)
         try:
             upload.write(_LARGE)
             swept, left = self._abort_unfinished(), self._abort_unfinished()
         finally:
             upload.abort()
-        if swept != 1:
-            return f"the list of unfinished uploads has {swept} of 1"
+        if not swept:
+            return _Limitation(_UNLISTED_UPLOADS)
         return "an aborted upload is still listed" if left else None
 
     def _abort_unfinished(self) -> int:

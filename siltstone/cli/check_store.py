@@ -32,7 +32,8 @@ def command(settings: Settings, *, as_json: bool) -> None:
 
     Run it before you use a server, a bucket or credentials for the first time. It writes, reads, lists and
     deletes objects of its own, 8 MiB in total, and compares the results with the expected ones. It
-    needs no catalog, and agents may run. The exit code is 1 if an operation does not work.
+    needs no catalog, and agents may run. The exit code is 1 if an operation does not work that Siltstone
+    needs.
     """
     check_store(settings)
     clock = SystemClock()
@@ -52,11 +53,15 @@ def command(settings: Settings, *, as_json: bool) -> None:
 def _print(results: Sequence[TrialResult], failed: Sequence[TrialResult], *, is_s3: bool) -> None:
     console = report_console()
     rows = [
-        (each.operation, *([", ".join(each.permissions)] if is_s3 else []), "✗" if each.problem else "✓")
-        for each in results
+        (each.operation, *([", ".join(each.permissions)] if is_s3 else []), _mark(each)) for each in results
     ]
     columns = ("operation", *(["permissions"] if is_s3 else []), "works")
     console.print(table("Object store", *columns, rows=rows))
+    for each in results:
+        if each.limitation:
+            console.print(
+                f"! {each.operation}: {each.limitation}", style="yellow", markup=False, soft_wrap=True
+            )
     for each in failed:
         console.print(f"✗ {each.operation}: {each.problem}", style="red", markup=False, soft_wrap=True)
     if failed:
@@ -64,3 +69,7 @@ def _print(results: Sequence[TrialResult], failed: Sequence[TrialResult], *, is_
         console.print(f"✗ {failures} of {len(results)} failed", style="bold red")
     else:
         console.print("✓ the object store does all that Siltstone needs", style="green")
+
+
+def _mark(result: TrialResult) -> str:
+    return "✗" if result.problem else "!" if result.limitation else "✓"

@@ -17,7 +17,7 @@ from object_store.trial import try_store
 from tests.fixtures.s3 import bucket_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from object_store.interface import Buffer, ObjectInfo, ObjectStore
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 
 def problems(store: ObjectStore, *, is_s3: bool = False) -> dict[str, str]:
-    """Return the operations that do not work, with their problems."""
+    """Return the operations that do not work, with their problems and limitations."""
     results = try_store(store, SystemIds(ManualClock()), is_s3=is_s3)
-    return {each.operation: each.problem for each in results if each.problem is not None}
+    found = {each.operation: each.problem or each.limitation for each in results}
+    return {operation: problem for operation, problem in found.items() if problem is not None}
 
 
 def test_a_store_that_works_has_no_problem_and_keeps_nothing(
@@ -54,6 +55,26 @@ def test_unfinished_uploads_of_others_stay(s3_server: S3Server, s3_config: Store
 
         uploads = client.list_multipart_uploads(Bucket=bucket)["Uploads"]
         assert [each["Key"] for each in uploads] == ["some/prefix/video"]
+
+
+class ListsNoUploads(LocalStore):
+    """Store of a server that lists an unfinished upload only if asked for its whole name, as MinIO does."""
+
+    @override
+    def sweep_unfinished(
+        self, before_ms: int, *, purpose: Purpose, may_abort: Callable[[str, int], bool] | None = None
+    ) -> int:
+        del before_ms, purpose, may_abort
+        return 0
+
+
+def test_unfinished_uploads_that_are_not_listed_are_a_limitation_only(tmp_path: Path) -> None:
+    with closing(ListsNoUploads(tmp_path, SystemIds(ManualClock()))) as store:
+        results = try_store(store, SystemIds(ManualClock()), is_s3=True)
+    assert [each.problem for each in results] == [None] * len(results)
+    limited = {each.operation: each.limitation for each in results if each.limitation is not None}
+    assert list(limited) == ["find and abort an unfinished upload"]
+    assert "let the server abort uploads" in limited["find and abort an unfinished upload"]
 
 
 class IgnoresConditions(LocalStore):
