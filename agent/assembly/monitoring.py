@@ -82,5 +82,5 @@ class Monitoring:
             probe.stop()
 
     async def stop(self) -> None:
-        """Stop what the event loop measures."""
+        """Stop the measurement of the event loop."""
         await self.loop_lag.stop()

@@ -26,11 +26,16 @@ if TYPE_CHECKING:
     from core.ids import Ids
 
 PROBE_FILE: Final = ".write-probe"
+_KEEP_OPEN_SECONDS: Final = 60.0
 _PROBE_BYTES: Final = bytes(4096)  # a file system may store fewer bytes without a block
 
 
 class Probe:
-    """Thread that calls `call` while `health` has no recent success, and at its end `close`."""
+    """Thread that calls `call` while `health` has no recent success.
+
+    `close` closes what `call` keeps open. The thread calls it at its end, and when it has not probed for a
+    minute because other calls succeed.
+    """
 
     def __init__(
         self,
@@ -45,6 +50,7 @@ class Probe:
     ) -> None:
         self._call = call
         self._close = close
+        self._clock = clock
         self._health = health
         self._interval_seconds = interval_seconds
         self._outage = Outage(
@@ -80,12 +86,16 @@ class Probe:
 
     def _probe(self) -> None:
         pause = self._interval_seconds
+        probed_at = self._clock.monotonic()
         while not self._stopping.wait(pause):
             left = self._interval_seconds - self._health.seconds_since_success
             if left > 0:
                 pause = left
                 self._outage.succeeded()
+                if self._clock.monotonic() - probed_at > _KEEP_OPEN_SECONDS:
+                    self._close()
                 continue
+            probed_at = self._clock.monotonic()
             try:
                 self._call()
             except Exception as error:  # noqa: BLE001  # the thread must survive any failure

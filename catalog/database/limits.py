@@ -14,8 +14,8 @@ class DatabaseLimits:
     `commit_connections` are reserved for commits, and `heartbeat_connections` for heartbeats. An agent's
     fetches use at most `fetch_connections`, its groups `group_connections`, and its maintenance
     `maintenance_connections`. All are added to `max_connections`. A process opens so many only if some are
-    stuck (`ConnectionStock`). It closes those that are idle for `idle_seconds`, or for `spare_seconds` beside
-    others of their kind.
+    stuck (`ConnectionStock`). It closes the last one of a kind when it is idle for `idle_seconds`, and the
+    others after `spare_seconds`.
 
     A commit that waits longer than `commit_lock_seconds` for a lock gives way and tries again, for
     `lock_seconds` in all. Other transactions do the same after a part of `silent_client_seconds`. A

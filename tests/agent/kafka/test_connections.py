@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from core.clock import Clock
     from tests.agent.faulty_store import FaultyStore
 
-# No connection counts as stuck on a machine that stalls, and idle ones are closed soon.
-_LIMITS = replace(PATIENT, stuck_seconds=240.0, idle_seconds=0.3, spare_seconds=0.3)
+# No connection counts as stuck on a machine that stalls, and spare ones are closed soon.
+_LIMITS = replace(PATIENT, stuck_seconds=240.0, idle_seconds=60.0, spare_seconds=0.3)
 _COUNT = b"""
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name = 'siltstone'

@@ -136,6 +136,35 @@ def test_a_probe_calls_only_while_no_other_call_succeeds() -> None:
     _until(lambda: not probe.is_running)
 
 
+def test_a_probe_keeps_nothing_open_while_other_calls_succeed() -> None:
+    clock = ManualClock()
+    health = CallHealth(clock, limit_seconds=4)
+    calls: list[float] = []
+    closed: list[float] = []
+    probe = Probe(
+        "catalog",
+        lambda: calls.append(clock.monotonic()),
+        health,
+        interval_seconds=0.01,
+        clock=clock,
+        ids=SeededIds(1, clock),
+        close=lambda: closed.append(clock.monotonic()),
+    )
+    probe.start()
+    clock.advance(1)
+    _until(lambda: bool(calls))
+    SystemClock().sleep(0.1)  # many intervals
+    assert closed == []
+
+    def is_closed_while_others_succeed() -> bool:
+        clock.advance(61)
+        health.succeeded()
+        return bool(closed)
+
+    _until(is_closed_while_others_succeed)
+    probe.stop()
+
+
 @pytest.mark.integration
 def test_a_stopped_probe_of_the_catalog_leaves_no_connection(
     catalog: Catalog, catalog_url: str, tmp_path: Path
