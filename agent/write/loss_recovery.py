@@ -21,6 +21,7 @@ an agent has not reported its lost commits, or while some wait (`catalog.commit.
 from __future__ import annotations
 
 import asyncio
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -79,6 +80,7 @@ class LossRecovery:
         self._silent_ms = silent_ms
         self._pool = pool
         self._metrics = metrics
+        self._checking = threading.Lock()
         self._noted: set[UUID] = set()
         self._noted_epoch = -1
         self._compared: set[UUID] = set()
@@ -222,13 +224,19 @@ class LossRecovery:
 
     def _read(self, lost: LostFile) -> FileCommit | None:
         """Read a file before its turn, unless another agent has committed it already."""
-        return read_lost_file(self._store, lost) if self._is_unknown(lost) else None
+        with self._checking:  # several threads would take the connections of other calls
+            is_unknown = self._is_unknown(lost)
+        return read_lost_file(self._store, lost) if is_unknown else None
 
     async def _readopt(self, lost: LostFile, ahead: ReadAhead[FileCommit | None], epoch: int) -> None:
         """Commit a lost file again; if that can never succeed, leave it to the operator."""
 
         def read(lost: LostFile) -> FileCommit:
-            return ahead.take(lost) or read_lost_file(self._store, lost)
+            try:
+                found = ahead.take(lost)
+            except StoreUnavailableError:  # the store may respond again
+                found = None
+            return found or read_lost_file(self._store, lost)
 
         readopt = partial(readopt_file, self._catalog, read, lost, epoch=epoch)
         try:

@@ -23,8 +23,8 @@ READS_AT_ONCE: Final = 8
 class ReadAhead(Generic[T]):
     """Reads `files` with `read`, at most `READS_AT_ONCE` of them before their turn.
 
-    A context manager: at its end, no read is under way. What may not wait calls `cancel` instead. For use by
-    one thread at a time.
+    A context manager: at its end, no read is under way. An event loop, which may not wait, calls `cancel`
+    instead. For use by one thread at a time.
     """
 
     def __init__(self, files: Iterable[LostFile], read: Callable[[LostFile], T]) -> None:
@@ -53,7 +53,7 @@ class ReadAhead(Generic[T]):
         raise ValueError(f"{lost.object_name} is not one of the files, or was taken before")
 
     def cancel(self) -> None:
-        """Cancel the reads that have not begun. The others end later, for nobody."""
+        """Cancel the reads that have not begun. The others end later."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _read_ahead(self) -> None:

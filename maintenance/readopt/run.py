@@ -59,10 +59,14 @@ def readopt(
     report = ReadoptReport(applied=apply)
     lost_files = LostFiles(catalog, store)
     found = lost_files.find()
-    is_wanted = {lost.file_id for lost in found if lost.acknowledged or not acknowledged_only}
-    wanted = [lost for lost in found if lost.file_id in is_wanted]
+    wanted = [lost for lost in found if lost.acknowledged or not acknowledged_only]
+    wanted_ids = {lost.file_id for lost in wanted}
     with ExitStack() as reads:
         if apply:
+            # Before the first read: an agent of an earlier release may have settled the session of an
+            # unreadable file, so that garbage collection may delete its object.
+            for session_id in {lost.session_id for lost in wanted if lost.was_unreadable}:
+                catalog.lost_commits.keep(session_id)
             commits = reads.enter_context(ReadAhead(wanted, partial(read_lost_file, store)))
             judge = partial(
                 _readopt,
@@ -76,7 +80,7 @@ def readopt(
             contents = reads.enter_context(ReadAhead(wanted, partial(_read_sections, store)))
             judge = partial(_examine, catalog, contents.take)
         for done, lost in enumerate(found, 1):
-            is_discarded = lost.file_id not in is_wanted
+            is_discarded = lost.file_id not in wanted_ids
             report.add(_discard(catalog, lost, apply=apply) if is_discarded else judge(lost))
             if on_progress is not None:
                 on_progress(done, len(found))
@@ -117,8 +121,6 @@ def _readopt(
     epoch: int,
     discard_unknown_topics: bool,
 ) -> ReadoptedFile:
-    if lost.was_unreadable:  # an agent of an earlier release may have settled its session
-        catalog.lost_commits.keep(lost.session_id)
     try:
         return readopt_file(catalog, read, lost, epoch=epoch, discard_unknown_topics=discard_unknown_topics)
     except MissingTopicsError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from catalog.errors import CatalogReplacedError
 from catalog.model import PartitionId
 from core.clock import ManualClock
 from core.errors import CorruptDataError, FatalError
-from maintenance.readopt import readopt_file
+from maintenance.readopt import read_lost_file, readopt_file
 from object_store.errors import StoreUnavailableError
 from object_store.local.store import LocalStore
 from tests.catalog.scene import Scene, run_of
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
     from catalog.model import FileCommit, SectionResult, Topic
     from catalog.open import Catalog
     from core.ids import Ids
+    from maintenance.readopt import LostFile
+    from object_store.interface import ObjectStore
 
+_TIMEOUT_SECONDS = 240
 _SILENT_MS = 10_000
 
 
@@ -218,6 +222,34 @@ def test_an_object_that_cannot_be_read_does_not_hold_up_the_agent_for_ever(
     is_left = failures > 3
     assert outcomes == {first.file_id: None if is_left else "unreadable", second.file_id: "unreadable"}
     assert agent.unsettled() == [agent.scene.session_id]
+
+
+def test_an_outage_during_reads_before_their_turn_delays_no_file(
+    agent: _Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file is read again at its turn, so the order stays."""
+    files = [agent.acknowledge(lost=True) for _ in range(3)]
+    reads: list[LostFile] = []
+    done: list[UUID] = []
+    away = threading.Barrier(len(files))
+
+    def fail_at_first(store: ObjectStore, lost: LostFile) -> FileCommit:
+        reads.append(lost)
+        if threading.current_thread().name.startswith("siltstone-lost-file"):
+            away.wait(_TIMEOUT_SECONDS)
+            raise StoreUnavailableError("no route to host")
+        return read_lost_file(store, lost)
+
+    def note(*arguments: object, **options: object) -> object:
+        done.append(arguments[2].file_id)  # type: ignore[attr-defined]  # a LostFile
+        return readopt_file(*arguments, **options)  # type: ignore[arg-type]  # the same ones
+
+    monkeypatch.setattr(loss_recovery, "read_lost_file", fail_at_first)
+    monkeypatch.setattr(loss_recovery, "readopt_file", note)
+    agent.recover()
+    assert done == [file.file_id for file in files]
+    assert len(reads) == 2 * len(files)
+    assert {each.outcome for each in agent.scene.catalog.lost_commits.list()} == {"unreadable"}
 
 
 def test_a_store_that_is_away_holds_up_the_recovery(agent: _Agent, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,4 +57,5 @@ def test_at_most_a_few_files_are_read_that_nobody_takes() -> None:
         assert read == []
         for lost in files[10:12]:
             ahead.take(lost)
+        assert len(ahead._reads) == READS_AT_ONCE
     assert set(map(id, read)) <= set(map(id, files[: 12 + READS_AT_ONCE]))
