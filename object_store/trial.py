@@ -26,9 +26,8 @@ _OTHER: Final = b"an object that must not replace another one"
 #: More than one part of an upload to S3.
 _LARGE: Final = bytes(range(256)) * ((8 << 20) // 256) + _SMALL
 _UNLISTED_UPLOADS: Final = (
-    "the server does not list unfinished uploads by the beginning of their names, so Siltstone cannot remove "
-    "those of processes that died; let the server abort uploads that are a week old (MinIO aborts them after "
-    "a day by itself)"
+    "the server did not list an unfinished upload, so Siltstone cannot remove those of processes that died; "
+    "let the server abort uploads that are a week old (MinIO lists none, and aborts them after a day)"
 )
 
 
@@ -36,7 +35,7 @@ _UNLISTED_UPLOADS: Final = (
 class TrialResult:
     """Result of one operation; `permissions` are the actions of S3 that it needs. No problem: it works.
 
-    A `limitation` is what the server does not do, but Siltstone can do without.
+    A `limitation` is what the server does not do, and Siltstone can do without it.
     """
 
     operation: str
@@ -166,8 +165,10 @@ class _Trial:
             swept, left = self._abort_unfinished(), self._abort_unfinished()
         finally:
             upload.abort()
-        if not swept:
+        if not swept and not left:
             return _Limitation(_UNLISTED_UPLOADS)
+        if swept != 1:
+            return f"the list of unfinished uploads has {swept} of 1, and then {left}"
         return "an aborted upload is still listed" if left else None
 
     def _abort_unfinished(self) -> int:
