@@ -2,7 +2,7 @@
 #   make demo        install, and run the main job on real data
 #   make test        install, and run the tests
 #   make test-again  run the tests that failed in the last run, one at a time
-#   make test-postgres-15  the catalog's tests with the oldest PostgreSQL, if this machine has it
+#   make test-postgres-15  the catalog's tests with the oldest PostgreSQL that is supported, if it is installed
 #   make check       formatting, lint, types, import contracts
 #   make docs        build the documentation site, strict about links
 #   make dist        build wheel, source archive and a list of pinned versions; install the wheel once per role
