@@ -23,7 +23,7 @@ from agent.write.validation import validate
 from catalog.errors import CatalogUnavailableError
 from catalog.model import PartitionId, RunResult, SectionResult
 from catalog.topics import lost
-from maintenance.readopt import read_file_commit, read_lost_file, readopt, run
+from maintenance.readopt import read_file_commit, readopt
 from object_format.record_batch.records import encode_batch
 from object_store.accounting import Purpose
 from object_store.binding import verify_binding
@@ -34,12 +34,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent.write.ingestion_file import SealedFile
-    from catalog.model import FileCommit, Topic
+    from catalog.model import Topic
     from catalog.open import Catalog
     from core.clock import Clock
     from core.ids import Ids
-    from maintenance.readopt import LostFile
-    from object_store.interface import ObjectStore
 
 _RECORDS = 3
 
@@ -497,9 +495,7 @@ def test_a_repeated_restoration_changes_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("is_found", [True, False])
-def test_an_unreadable_acknowledged_file_is_kept_and_tried_again(
-    world: World, monkeypatch: pytest.MonkeyPatch, *, is_found: bool
-) -> None:
+def test_an_unreadable_acknowledged_file_is_kept_and_tried_again(world: World, *, is_found: bool) -> None:
     """The bytes come back, or an operator deletes the object and gives the file up."""
     verify_binding(world.store, world.catalog.store_binding, world.ids)
     agent = world.agent()
@@ -528,16 +524,8 @@ def test_an_unreadable_acknowledged_file_is_kept_and_tried_again(
     (planned,) = readopt(world.catalog, world.store).files
     assert planned.outcome == ("waiting" if is_found else "unreadable")
     world.execute("UPDATE sessions SET unsettled = NULL")  # as agents of the previous release do
-    kept_while_read: list[int] = []
-
-    def read_kept(store: ObjectStore, file: LostFile) -> FileCommit:
-        kept_while_read.append(len(list(unsettled())))
-        return read_lost_file(store, file)
-
-    monkeypatch.setattr(run, "read_lost_file", read_kept)
     done = readopt(world.catalog, world.store, apply=True)
     assert (done.counts, done.kept) == ({"readopted" if is_found else "unreadable": 1}, 0)
-    assert kept_while_read == [1]
     assert world.log(topic) == [0] * is_found
     assert not list(unsettled())
     assert not readopt(world.catalog, world.store).files

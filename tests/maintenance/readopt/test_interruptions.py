@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.errors import CatalogReplacedError
-from maintenance.readopt import readopt, readopt_file, run
+from maintenance.readopt import read_lost_file, readopt, readopt_file, run
+from object_store.accounting import Purpose
 from object_store.binding import verify_binding
 from object_store.local.store import LocalStore
-from tests.agent.write.test_loss_recovery import World
+from tests.agent.write.test_loss_recovery import World, recover_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from core.clock import Clock
     from core.ids import Ids
     from maintenance.readopt import LostFile, ReadoptedFile
+    from object_store.interface import ObjectStore
 
     Read = Callable[[LostFile], FileCommit]
 
@@ -89,3 +91,32 @@ def test_a_failover_during_a_run_settles_nothing(world: World, monkeypatch: pyte
     assert world.catalog.lost_commits.is_any_unsettled()
     assert readopt(world.catalog, world.store, apply=True).counts == {"readopted": 2}
     assert world.end(topic) == 6
+
+
+def test_a_file_that_could_not_be_read_is_found_again_and_kept_before_it_is_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent has reported it, so no search among the objects of the session is needed."""
+    topic = world.catalog.topics.create("t", 1, {})
+    agent = world.agent()
+    agent.write(topic, 0)
+    (lost,) = agent.acknowledged.recent()
+    world.store.delete([lost.object_name], purpose=Purpose.FSCK)
+    world.store.put(lost.object_name, [b"?" * 100], purpose=Purpose.INGEST)
+    world.lose_commits()
+    world.begin_epoch()
+    recover_all([agent])
+    for _ in range(2):
+        assert readopt(world.catalog, world.store).counts == {"unreadable": 1}
+        assert readopt(world.catalog, world.store, apply=True).counts == {"unreadable": 1}
+
+    world.execute("UPDATE sessions SET unsettled = NULL")  # as agents of the previous release do
+    was_kept: list[bool] = []
+
+    def read_and_note(store: ObjectStore, file: LostFile) -> FileCommit:
+        was_kept.append(world.catalog.lost_commits.is_any_unsettled())
+        return read_lost_file(store, file)
+
+    monkeypatch.setattr(run, "read_lost_file", read_and_note)
+    assert readopt(world.catalog, world.store, apply=True).kept == 1
+    assert was_kept == [True]
