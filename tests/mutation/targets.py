@@ -40,6 +40,7 @@ TARGETS: Final = {
             "tests/catalog/commit/test_commit_together.py",
             "tests/catalog/commit/test_producers.py",
             "tests/catalog/topics/test_extents.py",
+            "tests/maintenance/readopt/test_missing_topics.py",
             "tests/maintenance/readopt/test_readoption.py",
             "tests/catalog/transactions/test_transactions.py",
         ),

@@ -207,6 +207,13 @@ def test_a_retry_of_an_earlier_commit_is_not_taken_for_the_last_commit(scene: Sc
     assert scene.catalog.incarnations.evidence.last_commit == last.file_id
 
 
+def test_a_stored_result_does_not_exclude_transactions(scene: Scene) -> None:
+    """It does not tell whether the partition has some, and readers of committed records rely on that."""
+    commit = scene.file({PartitionId(scene.topic().topic_id, 0): [run_of(1)]})
+    results = [scene.catalog.commits.commit(commit)[0].has_transactions for _ in range(2)]
+    assert results == [False, True]
+
+
 def test_a_file_id_cannot_be_reused_for_other_contents(scene: Scene) -> None:
     topic = scene.topic()
     commit = scene.file({PartitionId(topic.topic_id, 0): [run_of(2)]})

@@ -110,7 +110,7 @@ def test_a_group_with_an_expired_result_commits_nothing(scene: Scene, clock: Clo
     assert _base_offsets(commits.commit_together([new, last])) == [[3], [5]]
 
 
-def test_a_file_with_a_transaction_or_another_session_is_refused(
+def test_a_file_with_a_transaction_another_session_or_an_empty_section_is_refused(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, commits = scene.topic(), scene.catalog.commits
@@ -118,11 +118,14 @@ def test_a_file_with_a_transaction_or_another_session_is_refused(
     plain = _file(scene, topic, run_of(1))
     transactional = _file(scene, topic, run_of(1, producer=(*producer, 0), adds_partition=True))
     foreign = replace(_file(scene, topic, run_of(1)), session_id=scene.ids.new_uuid())
+    empty = _file(scene, topic)
     sent = Sent(monkeypatch)
     for group, problem in (
         ([plain, transactional], "has a transaction"),
         ([transactional, plain], "has a transaction"),
         ([plain, foreign], "several sessions"),
+        ([empty], "the section is empty"),
+        ([plain, empty], "the section is empty"),
     ):
         with pytest.raises(InvalidCommitError, match=problem):
             commits.commit_together(group)
