@@ -6,6 +6,7 @@ go on writing and ending. The leader's look for markers, and their completion in
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
@@ -215,7 +216,11 @@ class LocalTransactionMachine(RuleBasedStateMachine):
         """End the ongoing transaction of a transactional id."""
         producer = self.current[name]
         version = 4 if name == "version-1" else 5
-        ended = self.wire.ask("end_txn", version, self._request(producer, committed=commits))
+        while True:
+            ended = self.wire.ask("end_txn", version, self._request(producer, committed=commits))
+            if ended.error_code != ErrorCode.concurrent_transactions:  # the loop has stalled just before
+                break
+            time.sleep(0.05)
         assert ended.error_code == ErrorCode.none
         transaction = self.ongoing.pop(name)
         transaction.outcome = commits

@@ -389,7 +389,9 @@ def a_transaction_ends(scene: Scene) -> None:
         found = wire.ask("init_producer_id", 4, Struct(**request, producer_id=-1, producer_epoch=-1))
         producer = {"producer_id": found.producer_id, "producer_epoch": found.producer_epoch}
         wire.ask("add_offsets_to_txn", 3, Struct(transactional_id="t", **producer, group_id="g"))
-        wire.ask("end_txn", 3, Struct(transactional_id="t", **producer, committed=True))
+        end = Struct(transactional_id="t", **producer, committed=True)
+        while wire.ask("end_txn", 3, end).error_code:  # its event loop has just stalled
+            time.sleep(0.05)
 
 
 def _transact(scene: Scene, wire: Wire) -> Struct:
