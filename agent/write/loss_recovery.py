@@ -232,11 +232,7 @@ class LossRecovery:
         """Commit a lost file again; if that can never succeed, leave it to the operator."""
 
         def read(lost: LostFile) -> FileCommit:
-            try:
-                found = ahead.take(lost)
-            except StoreUnavailableError:  # the store may respond again
-                found = None
-            return found or read_lost_file(self._store, lost)
+            return ahead.take(lost) or read_lost_file(self._store, lost)
 
         readopt = partial(readopt_file, self._catalog, read, lost, epoch=epoch)
         try:

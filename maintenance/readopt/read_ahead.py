@@ -10,6 +10,8 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
+from object_store.errors import StoreUnavailableError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Future
@@ -42,14 +44,18 @@ class ReadAhead(Generic[T]):
     def take(self, lost: LostFile) -> T:
         """Return what was read from a file, or raise the error of its read.
 
-        The files must be taken in their order. Those before it are skipped.
+        A file is read again if the store was away at its first read. The files must be taken in their order.
+        Those before it are skipped.
         """
         self._read_ahead()
         while self._reads:
             file, read = self._reads.popleft()
             self._read_ahead()
             if file is lost:
-                return read.result()
+                try:
+                    return read.result()
+                except StoreUnavailableError:  # it may be back, and one outage fails all early reads
+                    return self._read(lost)
         raise ValueError(f"{lost.object_name} is not one of the files, or was taken before")
 
     def cancel(self) -> None:

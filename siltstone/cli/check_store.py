@@ -31,9 +31,8 @@ def command(settings: Settings, *, as_json: bool) -> None:
     """Try everything that Siltstone does with an object store.
 
     Run it before you use a server, a bucket or credentials for the first time. It writes, reads, lists and
-    deletes objects of its own, 8 MiB in total, and compares the results with the expected ones. It
-    needs no catalog, and agents may run. The exit code is 1 if an operation does not work that Siltstone
-    needs.
+    deletes objects of its own, 8 MiB in total, and checks each result. It needs no catalog, and agents may
+    run. The exit code is 1 if an operation does not work that Siltstone needs.
     """
     check_store(settings)
     clock = SystemClock()

@@ -10,6 +10,7 @@ import pytest
 from core.errors import NotFoundError
 from maintenance.readopt import LostFile, ReadAhead
 from maintenance.readopt.read_ahead import READS_AT_ONCE
+from object_store.errors import StoreUnavailableError
 
 _TIMEOUT_SECONDS = 240
 
@@ -48,6 +49,28 @@ def test_an_error_is_that_of_its_file() -> None:
         assert [ahead.take(lost) for lost in files[3:]] == ["3", "4"]
         with pytest.raises(ValueError, match="taken before"):
             ahead.take(files[4])
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_a_file_is_read_again_at_its_turn_if_the_store_was_away(*, is_back: bool) -> None:
+    files = _files(3)
+    away = threading.Barrier(len(files))
+
+    def read(lost: LostFile) -> str:
+        is_early = threading.current_thread() is not threading.main_thread()
+        if is_early:
+            away.wait(_TIMEOUT_SECONDS)
+        if is_early or not is_back:
+            raise StoreUnavailableError("no route to host")
+        return lost.object_name
+
+    with ReadAhead(files, read) as ahead:
+        for lost in files:
+            if is_back:
+                assert ahead.take(lost) == lost.object_name
+            else:
+                with pytest.raises(StoreUnavailableError):
+                    ahead.take(lost)
 
 
 def test_at_most_a_few_files_are_read_that_nobody_takes() -> None:
