@@ -129,10 +129,13 @@ class SparkSettings:
 
     @property
     def address(self) -> str:
-        """Where the session runs, for messages: the master, unless `spark-submit` has chosen another one."""
+        """Where the session runs, for messages: the master, unless `spark-submit` has chosen another one.
+
+        The parameters of a Connect URL are left out, because they may hold a token.
+        """
         if self.master is None or (_is_submitted() and not self.is_connect):
             return "the master of spark-submit"
-        return self.master
+        return self.master.partition(";")[0] if self.is_connect else self.master
 
     @property
     def is_local(self) -> bool:
@@ -280,12 +283,16 @@ def _connect(settings: SparkSettings) -> SparkSession:
     Check first that the server accepts connections: gRPC would wait ten minutes.
     """
     assert settings.master is not None
-    server = urlsplit(settings.master)
-    if server.hostname is None:
+    try:
+        server = urlsplit(settings.address)  # without parameters, which an error could show
+        host, port = server.hostname, server.port or _CONNECT_PORT
+    except ValueError:
+        host, port = None, 0
+    if host is None:
         raise InvalidInputError(
-            f"{settings.master!r} names no Spark Connect server", remedy="write sc://host:port"
+            f"{settings.address!r} names no Spark Connect server", remedy="write sc://host:port"
         )
-    address = (server.hostname, server.port or _CONNECT_PORT)
+    address = (host, port)
     try:
         socket.create_connection(address, timeout=_CONNECT_SECONDS).close()
     except OSError as error:
@@ -298,7 +305,19 @@ def _connect(settings: SparkSettings) -> SparkSession:
     try:
         return builder.getOrCreate()
     except (PySparkException, ImportError) as error:
-        raise SparkUnavailableError(f"no session at {settings.master}: {error}") from error
+        raise SparkUnavailableError(
+            f"no session at {settings.address}: {_without_values(error, settings)}"
+        ) from None
+
+
+def _without_values(error: Exception, settings: SparkSettings) -> str:
+    """Return an error's message without the values of the parameters in a Connect URL, such as a token."""
+    message = str(error)
+    for parameter in (settings.master or "").split(";")[1:]:
+        name, _, value = parameter.partition("=")
+        if secret := value or name:
+            message = message.replace(secret, "***")
+    return message
 
 
 def _of_known_version(spark: SparkSession) -> SparkSession:

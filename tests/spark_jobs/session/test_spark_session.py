@@ -216,9 +216,23 @@ def test_an_unreachable_connect_server_is_reported_immediately() -> None:
             start_session(SparkSettings(master=f"sc://127.0.0.1:{port}"))
 
 
-def test_a_connect_address_needs_a_host() -> None:
-    with pytest.raises(InvalidInputError, match="sc://host:port"):
-        start_session(SparkSettings(master="sc://"))
+@pytest.mark.parametrize("master", ["sc://", "sc://;token=planted", "sc://host:port;token=planted"])
+def test_a_connect_address_needs_a_host_and_a_port(master: str) -> None:
+    with pytest.raises(InvalidInputError, match="write sc://host:port") as raised:
+        start_session(SparkSettings(master=master))
+    assert "planted" not in str(raised.value)
+
+
+@pytest.mark.parametrize("rest", ["/;use_ssl=true;token=planted;wrong", "/path;token=planted", "/;planted"])
+def test_no_message_has_the_parameters_of_a_connect_address(rest: str) -> None:
+    """They may hold a token. Spark itself refuses these parameters."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"sc://127.0.0.1:{server.getsockname()[1]}"
+        settings = SparkSettings(master=address + rest)
+        with pytest.raises(SparkUnavailableError, match="INVALID_CONNECT_URL") as raised:
+            start_session(settings)
+    assert "planted" not in f"{settings.address} {raised.value}"
+    assert raised.value.__suppress_context__
 
 
 @pytest.mark.parametrize(
