@@ -121,6 +121,7 @@ class KafkaFrontEnd:
             ids=resources.ids,
             interval_ms=settings.consumer_lag_interval_ms,
             max_partitions=settings.consumer_lag_max_partitions,
+            local_high_watermark=self._data.local_logs.reader.high_watermark,
         )
         resources.metrics.expose(GroupCollector(groups.cache), lag)
         groups.start()

@@ -1,4 +1,7 @@
-"""Lag of the consumer groups that this agent coordinates, under the names of kafka_exporter.
+"""Lag of consumer groups, under the names of kafka_exporter.
+
+An agent reports the groups that it coordinates. The end of a local partition is known to its leader alone, so
+the leader reports the lags of all groups there.
 
 One bounded query per interval reads the next committed offsets of all groups, with or without members. A
 stopped consumer therefore has a lag, too. A round ends with the last page; then its values are published.
@@ -26,7 +29,7 @@ from catalog.groups.offsets import OffsetCursor
 from core.outage import Outage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from prometheus_client.metrics_core import Metric
 
@@ -38,6 +41,11 @@ if TYPE_CHECKING:
     from core.ids import Ids
 
 _PAGE_SIZE: Final = 10_000
+
+
+def _lead_none(_topic: str, _partition: int) -> int | None:
+    """Lead no local partition."""
+    return None
 
 
 class OffsetPages(Protocol):
@@ -79,10 +87,17 @@ class ConsumerLag(Collector):
         ids: Ids,
         interval_ms: int,
         max_partitions: int,
+        local_high_watermark: Callable[[str, int], int | None] = _lead_none,
         page_size: int = _PAGE_SIZE,
     ) -> None:
+        """Take the offsets of all groups and the agents that coordinate them.
+
+        `local_high_watermark` returns the high watermark of a partition of a local topic, or None unless this
+        agent leads it. Threads of `pool` call it.
+        """
         self._offsets = offsets
         self._brokers = brokers
+        self._local_high_watermark = local_high_watermark
         self._pool = pool
         self._interval_seconds = interval_ms / 1000
         self._max_partitions = max_partitions
@@ -133,10 +148,16 @@ class ConsumerLag(Collector):
         own, mine = self._brokers.own.node_id, self._round
         owners: dict[str, int] = {}
         for each in found:
-            if each.group_id not in owners:
-                owners[each.group_id] = choose(live, b"group:" + each.group_id.encode()).node_id
-            if owners[each.group_id] == own and each.high_watermark is not None:
-                lag = max(0, each.high_watermark - each.committed_offset)
+            end = each.high_watermark
+            if end is None:
+                end = self._local_high_watermark(each.topic_name, each.partition)
+                is_mine = end is not None
+            else:
+                if each.group_id not in owners:
+                    owners[each.group_id] = choose(live, b"group:" + each.group_id.encode()).node_id
+                is_mine = owners[each.group_id] == own
+            if is_mine and end is not None:
+                lag = max(0, end - each.committed_offset)
                 mine.lags.append(
                     PartitionLag(lag, each.group_id, each.topic_name, each.partition, each.committed_offset)
                 )

@@ -18,6 +18,7 @@ from agent.local_topics.local_topics import no_local_disks_error
 from agent.read.fetch_plan import with_room
 from agent.runtime.errors import BusyError
 from catalog.model import FileKind
+from local_tier.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from local_tier.manager.log_manager import LogManager
     from local_tier.producers.producer_state_entry import ProducerStateEntry
     from local_tier.segment.time_index import TimestampOffset
-    from local_tier.topic_partition import TopicPartition
 
 T = TypeVar("T")
 _LOOKUP_SECONDS: Final = 2.0
@@ -96,6 +96,14 @@ class LocalLogReader:
         """Return the total and the free bytes of a directory's volume, or -1 if they are unknown."""
         assert self._disks is not None
         return await self._disks.at(Path(directory)).run(partial(_space, directory))
+
+    def high_watermark(self, topic: str, partition: int) -> int | None:
+        """Return the high watermark of a partition of a local topic, or None unless this agent leads it.
+
+        Any thread may call it.
+        """
+        log = None if self._manager is None else self._manager.get(TopicPartition(topic, partition))
+        return None if log is None else log.high_watermark
 
     @property
     def offline(self) -> list[str]:

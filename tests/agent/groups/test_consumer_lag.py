@@ -15,7 +15,7 @@ from core.clock import ManualClock
 from core.ids import SeededIds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 AGENTS = tuple(Broker(node_id=number, host="h", port=1, rack=None, has_local_logs=False) for number in (1, 2))
 
@@ -58,7 +58,13 @@ def groups_of(agent: Broker, count: int) -> list[str]:
     return [name for name in names if choose(AGENTS, b"group:" + name.encode()) is agent][:count]
 
 
-def lag_of(pages: Pages, *, max_partitions: int = 100, page_size: int = 100) -> ConsumerLag:
+def lag_of(
+    pages: Pages,
+    *,
+    max_partitions: int = 100,
+    page_size: int = 100,
+    led: Mapping[tuple[str, int], int] | None = None,
+) -> ConsumerLag:
     clock = ManualClock()
     return ConsumerLag(
         pages,
@@ -68,6 +74,7 @@ def lag_of(pages: Pages, *, max_partitions: int = 100, page_size: int = 100) -> 
         ids=SeededIds(1, clock),
         interval_ms=1,
         max_partitions=max_partitions,
+        local_high_watermark=lambda topic, partition: (led or {}).get((topic, partition)),
         page_size=page_size,
     )
 
@@ -103,6 +110,20 @@ def test_each_agent_reports_the_groups_that_it_coordinates() -> None:
     assert [value for _, value in found["kafka_consumergroup_current_offset"]] == [4, 9, 1]
     assert found["kafka_consumergroup_lag_sum"] == [((mine, "t"), 6), ((mine, "u"), 1)]
     assert found["siltstone_consumer_lag_omitted_partitions"] == [((), 0)]
+
+
+def test_the_leader_of_a_local_partition_reports_all_groups_there() -> None:
+    """Whoever coordinates them: only the leader knows the end of the log."""
+    (mine,), (other,) = groups_of(AGENTS[0], 1), groups_of(AGENTS[1], 1)
+    pages = Pages(
+        [GroupOffset(group, "local", number, 3, None) for group in (mine, other) for number in range(2)]
+    )
+    lag = lag_of(pages, led={("local", 1): 10})
+    asyncio.run(lag.measure())
+    assert shown(lag)["kafka_consumergroup_lag"] == [
+        ((mine, "local", "1"), 7),
+        ((other, "local", "1"), 7),
+    ]
 
 
 def test_one_page_is_read_at_a_time_and_the_greatest_lags_are_kept() -> None:

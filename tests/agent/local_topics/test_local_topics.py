@@ -7,6 +7,7 @@ import shutil
 import time
 from collections import UserDict
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -35,7 +36,7 @@ from siltstone.cli.main import cli
 from siltstone.kafka_client.local_offsets import fetch_local_offsets
 from tests.agent.kafka.brokers import BrokerThread
 from tests.agent.kafka.in_process_clients import TIMEOUT_SECONDS, consume, produce
-from tests.agent.kafka.waiting import until
+from tests.agent.kafka.waiting import QUICK_GROUPS, until
 from tests.agent.kafka.wire import Wire
 from tests.end_to_end.processes import as_url
 from tests.local_tier.crash.disks import Disks
@@ -99,6 +100,38 @@ def test_each_partition_is_served_by_the_agent_that_has_it(
         assert _values(brokers[1].address, 1, partition=partition) == [b"%d" % partition]
     leaders = {leader.node_id for leader in catalog.local_leaders.of_topic(topic.topic_id).values()}
     assert leaders == {broker.agent.data.local_logs.node_id for broker in brokers}
+
+
+def test_the_leader_of_each_partition_reports_the_lag_of_groups(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> None:
+    groups = replace(QUICK_GROUPS, consumer_lag_interval_ms=50)
+    brokers = [start_broker(local_directories=(tmp_path / name,), groups=groups) for name in ("one", "two")]
+    admin = AdminClient({"bootstrap.servers": brokers[0].address})
+    until(lambda: len(admin.list_topics(timeout=TIMEOUT_SECONDS).brokers) == 2)
+    brokers[0].create_topic("rock", 8, storage_mode="local")
+    consumer = Consumer({"bootstrap.servers": brokers[0].address, "group.id": "g"})
+    for partition in range(8):
+        produce(brokers[0].address, "rock", [(None, b"x")] * 3, partition=partition)
+        consumer.commit(offsets=[TopicPartition("rock", partition, 1)], asynchronous=False)
+    consumer.close()
+
+    def reported() -> list[list[str]]:
+        """Return the lines of each agent."""
+        texts = [httpx.get(f"http://{each.http_address}/metrics", trust_env=False).text for each in brokers]
+        return [
+            [line for line in text.splitlines() if line.startswith("kafka_consumergroup_lag{")]
+            for text in texts
+        ]
+
+    until(lambda: sum(map(len, reported())) == 8)
+    of_one, of_two = reported()
+    assert of_one
+    assert of_two
+    assert sorted(of_one + of_two) == [
+        f'kafka_consumergroup_lag{{consumergroup="g",partition="{number}",topic="rock"}} 2.0'
+        for number in range(8)
+    ]
 
 
 class _CountedLeaders(UserDict[int, LocalLeader]):
