@@ -1,6 +1,7 @@
 """Maintenance inside the agent: retention, garbage collection and expiry, off the event loop.
 
-The tasks run in separate threads and use one connection to the catalog, so that they cannot starve requests.
+The tasks run in separate threads. They use at most two connections to the catalog, so that they cannot starve
+requests, and a slow statement of one does not hold up the others.
 Agents elect the one that runs each task by leases in the catalog.
 """
 

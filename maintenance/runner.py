@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from catalog.errors import SchemaVersionError
 from core.errors import SiltstoneError
 from core.outage import Outage
 from maintenance.report import MaintenanceReport
@@ -73,7 +74,10 @@ class TaskTotals:
 
 
 class MaintenanceRunner:
-    """Runs maintenance tasks until `stop`."""
+    """Runs maintenance tasks until `stop`.
+
+    `excluded` is set when a migration has excluded this code: no round begins from then on.
+    """
 
     def __init__(
         self,
@@ -90,10 +94,12 @@ class MaintenanceRunner:
         self.clock = clock
         self._tasks = tasks
         self._leases = catalog.leases
+        self._sessions = catalog.sessions
         self._ids = ids
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
         self.totals = {task.name: TaskTotals() for task in tasks}
+        self.excluded: SchemaVersionError | None = None
 
     def start(self) -> None:
         """Start one thread for each task."""
@@ -147,6 +153,9 @@ class MaintenanceRunner:
                 self._run_round(task)
             except StoppedError:
                 pause = task.interval_seconds
+            except SchemaVersionError as error:
+                self.excluded = error  # its process ends; an agent's heartbeat finds the same
+                pause = task.interval_seconds
             except Exception as error:  # noqa: BLE001  # a defect in one task must not end its thread for ever
                 self.totals[task.name].failures += 1
                 pause = max(outage.failed(error), min(1.0, task.interval_seconds))
@@ -156,6 +165,7 @@ class MaintenanceRunner:
 
     def _run_round(self, task: MaintenanceTask) -> None:
         totals = self.totals[task.name]
+        self._sessions.check_schema()
         lease = self._leases.acquire(task.name, self.holder_id, task.lease_ms)
         self._note(totals, lease)
         if not lease.is_held:

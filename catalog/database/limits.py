@@ -47,7 +47,7 @@ class DatabaseLimits:
         2, "Connections of an agent that are reserved for commits.", name="catalog_commit_connections"
     )
     heartbeat_connections: int = internal(1, "Connections of an agent that are reserved for heartbeats.")
-    maintenance_connections: int = internal(1, "Maximum number of connections of an agent for maintenance.")
+    maintenance_connections: int = internal(2, "Maximum number of connections of an agent for maintenance.")
     stuck_seconds: float = internal(
         0.5, "Time after which a connection in use counts as stuck, so that a process opens more.", ge=0
     )

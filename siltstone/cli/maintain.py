@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from core.outage import StartWait
     from siltstone.context import AppContext
     from siltstone.settings.configuration import Settings
+
+_LOOK_SECONDS: Final = 1.0
 
 
 @click.command()
@@ -48,7 +50,8 @@ def command(
     grace period has passed. Silent sessions and job attempts are fenced.
 
     A task that fails does not hold up the others. Without --watch, the exit code then is that of its error.
-    With --watch, every task continues after any outage of the catalog or the store.
+    With --watch, every task continues after any outage of the catalog or the store. A migration that excludes
+    this version ends them, with exit code 78.
     """
     if once and watch:
         raise click.UsageError("--once cannot be combined with --watch.")
@@ -87,14 +90,15 @@ def _watch(
             where = "" if address is None else f"; metrics at http://{address[0]}:{address[1]}/metrics"
             click.echo(f"Maintaining the log until SIGTERM or ^C{where}", err=True)
             try:
-                interrupts.wait()
+                while runner.excluded is None and not interrupts.wait(_LOOK_SECONDS):
+                    pass
             finally:
                 runner.stop()
         report = MaintenanceReport()
         for totals in runner.totals.values():
             report.add(totals.report)
     _print(report, as_json=as_json)
-    return {}
+    return {} if runner.excluded is None else {"maintain": runner.excluded}
 
 
 def _runner(opened: AppContext, settings: Settings) -> MaintenanceRunner:

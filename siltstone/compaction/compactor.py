@@ -220,11 +220,12 @@ def plan_jobs(
     where the last look ended. Runs send heartbeats every few seconds. `catalog.lifecycle.reachability` says
     when a silent one loses its jobs. If only jobs of a silent run are left and `may_wait` is True, wait for
     at most twice `fence_confirm_ms`. The wait ends when these jobs are released, that run sends a heartbeat,
-    or `stopped` is set.
+    or `stopped` is set. SchemaVersionError: a migration has excluded this code.
     """
     release = partial(
         context.catalog.jobs.release_expired, maintenance.job_silence_ms, maintenance.fence_confirm_ms
     )
+    context.catalog.sessions.check_schema()
     release()
     outcome = LookOutcome()
     waiting = _waiting(context)

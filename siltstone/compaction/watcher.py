@@ -275,7 +275,6 @@ class Watcher:
         """
         if stopped.is_set():
             return FoundJobs()
-        self._context.catalog.sessions.check_schema()
         if self._context.catalog.circuit_breaker.pause() is not None:
             return FoundJobs()  # the next poll checks the workers before a job tests whether it can end
         waiting = self._plan(max(free, 1), stopped, may_wait=False)

@@ -6,12 +6,14 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 from prometheus_client import CollectorRegistry
 
-from catalog.open import DatabaseLimits, open_catalog
+from catalog.open import DatabaseLimits, Reserve, open_catalog
 from core.clock import ManualClock, SystemClock
 from core.errors import RetryableError
 from core.ids import SystemIds
@@ -68,6 +70,45 @@ def restarted(
     ):
         tasks = maintenance_tasks(catalog, store, MaintenanceSettings())
         yield runner(catalog, *(replace(each, interval_seconds=0.05) for each in tasks))
+
+
+def test_a_slow_statement_of_one_task_does_not_hold_up_the_others(catalog: Catalog, catalog_url: str) -> None:
+    """All tasks of an agent share few connections."""
+    tasks = (task("slow", count_one), task("good", count_one))
+    dedicate = partial(catalog.dedicate_thread, Reserve.MAINTENANCE)
+    running = MaintenanceRunner(tasks, catalog, clock=CLOCK, ids=IDS, prepare=dedicate)
+    with psycopg.connect(catalog_url) as connection:
+        running.start()
+        try:
+            until(lambda: all(each.rounds > 0 for each in running.totals.values()))
+            connection.execute("SELECT FROM siltstone.periodic_tasks WHERE name = 'slow' FOR UPDATE")
+            slow = running.totals["slow"].rounds
+            good = running.totals["good"].rounds
+            until(lambda: running.totals["good"].rounds >= good + 5)
+            assert running.totals["slow"].rounds <= slow + 1
+        finally:
+            connection.rollback()
+            running.stop()
+
+
+def test_no_round_begins_after_a_migration_that_excludes_this_code(
+    catalog: Catalog, catalog_url: str
+) -> None:
+    """The threads continue, so that an agent reports the exclusion and not a part that has ended."""
+    running = runner(catalog, task("good", count_one))
+    running.start()
+    try:
+        until(lambda: running.totals["good"].rounds > 0)
+        assert running.excluded is None
+        with psycopg.connect(catalog_url, autocommit=True) as connection:
+            connection.execute("UPDATE siltstone.schema_version SET version = 99, min_version = 98")
+        until(lambda: running.excluded is not None)
+        rounds = running.totals["good"].rounds
+        time.sleep(0.1)  # several intervals
+        assert running.totals["good"].rounds == rounds
+        assert running.is_running
+    finally:
+        running.stop()
 
 
 def test_a_stuck_task_and_a_failing_one_do_not_hold_up_the_others(catalog: Catalog) -> None:

@@ -84,3 +84,18 @@ def test_maintenance_runs_until_a_signal_and_reports_what_it_removed(
     assert process.returncode == 0
     assert orjson.loads(out.splitlines()[-1])["expired_extents"] == 1
     assert set(_holders(catalog_url).values()) == {None}
+
+
+def test_maintenance_ends_if_a_migration_excludes_it(tmp_path: Path, catalog_url: str) -> None:
+    (tmp_path / "data").mkdir()
+    command = [sys.executable, "-m", "siltstone", "maintain", "--watch"]
+    where = ["--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url)]
+    with subprocess.Popen(
+        [*command, *where], stderr=subprocess.PIPE, env=environment(), text=True
+    ) as process:
+        until(lambda: None not in _holders(catalog_url).values() and bool(_holders(catalog_url)))
+        with psycopg.connect(catalog_url, autocommit=True) as connection:
+            connection.execute("UPDATE siltstone.schema_version SET version = 99, min_version = 98")
+        _, problem = process.communicate(timeout=TIMEOUT_SECONDS)
+    assert process.returncode == 78
+    assert "upgrade Siltstone" in problem

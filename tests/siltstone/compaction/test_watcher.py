@@ -21,6 +21,7 @@ from maintenance.settings import MaintenanceSettings
 from object_store.binding import verify_binding
 from object_store.local.store import LocalStore
 from object_store.open import StoreConfig, open_store
+from planner.settings import PlannerSettings
 from siltstone.compaction.compactor import CompactionOptions, claim_jobs, plan_jobs
 from siltstone.compaction.watcher import Watcher, WatcherStatus
 from siltstone.compaction.watcher_metrics import WatcherCollector, serve_metrics
@@ -247,7 +248,7 @@ def test_an_outage_ends_the_supply_but_not_the_jobs(log: Log, monkeypatch: pytes
     def check_schema() -> None:
         nonlocal calls
         calls += 1
-        if calls == 3:
+        if calls == 5:
             raise CatalogUnavailableError("no response")
 
     monkeypatch.setattr(watcher._context.catalog.sessions, "check_schema", check_schema)
@@ -406,6 +407,15 @@ def test_a_watcher_that_a_migration_excludes_ends_before_its_next_round(log: Log
     with pytest.raises(SchemaVersionError, match="upgrade Siltstone"):
         watcher.poll(Interrupts())
     assert not log.is_compacted()
+
+
+def test_a_single_run_plans_no_job_after_such_a_migration(log: Log, catalog_url: str) -> None:
+    log.add("flights")
+    with psycopg.connect(catalog_url, autocommit=True) as connection:
+        connection.execute("UPDATE siltstone.schema_version SET version = 99, min_version = 98")
+    with pytest.raises(SchemaVersionError, match="upgrade Siltstone"):
+        plan_jobs(log.context(), PlannerSettings(), MaintenanceSettings())
+    assert log.catalog.jobs.list() == []
 
 
 def test_metrics_report_the_counts_of_the_watcher(log: Log) -> None:
