@@ -1,7 +1,7 @@
 """How many files a catalog commits from many agents, and what limits it.
 
     python -m benchmarks.catalog_scale [--json] [--quick] [--agents N …] [--partitions N …] [--rate R]
-                                       [--readers N] [--hour] [--catalog postgresql://…]
+                                       [--readers N] [--rounds N] [--hour] [--catalog postgresql://…]
 
 Every agent is a session that commits and announces files one after the other, without data, and a watcher of
 commits. `--readers` of the agents (one by default) have readers, which wait for ten partitions each. A file
@@ -10,7 +10,8 @@ all commit to the same ones. With `idempotent`, every section is a batch of an i
 comes from processes on the same machine, which compete with PostgreSQL for its cores; so look at processor
 times to extrapolate.
 
-- `commits_s`, `rows_s`: files and sections per second. `p50_ms`, `p99_ms`: duration of a commit.
+- `commits_s`, `rows_s`: files and sections per second. `p50_ms`, `p99_ms`: duration of a commit. A figure is
+  the median of the rounds; `least_s` and `most_s` are the least and the greatest `commits_s`.
 - `of_plain`: `rows_s` divided by that of the limit, which was measured right after it: sessions that update
   and insert the same rows in copies of the tables, in one round trip, and check nothing.
 - `wal_bytes`: WAL per section, without images of full pages. `image_bytes`: those images, per section.
@@ -31,7 +32,7 @@ import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median, median_low, quantiles
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -255,9 +256,10 @@ def measure(  # the options of the command
     seconds: float = 6.0,
     rate: float = 0.0,
     readers: int = 1,
+    rounds: int = 1,
     hour_files: int = 0,
 ) -> dict[str, Any]:
-    """Measure all cases on a server; `readers` of the agents have readers."""
+    """Measure all cases on a server, each in some rounds; `readers` of the agents have readers."""
     clock = SystemClock()
     ids = SystemIds(clock)
     migrate_catalog(url, clock, ids)
@@ -293,7 +295,7 @@ def measure(  # the options of the command
                         idempotent=idempotent,
                         rate=rate,
                     )
-                    report["cases"].append(cluster.measure(case))
+                    report["cases"].append(_summary([cluster.measure(case) for _ in range(rounds)]))
             server.drop_tables()
         if hour_files:
             with open_catalog(url, clock, ids) as catalog:
@@ -301,6 +303,16 @@ def measure(  # the options of the command
             with _cluster(server, url, [topic_id], 1, None) as cluster:
                 report["hour"] = _hour(cluster, server, hour_files)
     return report
+
+
+def _summary(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the medians of a case's figures over its rounds, and the range of its rate."""
+    summary = {
+        name: value if isinstance(value, (bool, dict)) else median_low(each[name] for each in rounds)
+        for name, value in rounds[0].items()
+    }
+    rates = [each["commits_s"] for each in rounds]
+    return {**summary, "least_s": min(rates), "most_s": max(rates), "rounds": len(rounds)}
 
 
 def _cases(agents: int, partitions: Sequence[int]) -> list[tuple[int, bool, bool]]:
@@ -315,6 +327,8 @@ def _cases(agents: int, partitions: Sequence[int]) -> list[tuple[int, bool, bool
 
 _COLUMNS = (
     "commits_s",
+    "least_s",
+    "most_s",
     "rows_s",
     "p50_ms",
     "p99_ms",
@@ -350,6 +364,7 @@ def _print(report: dict[str, Any]) -> None:
 @click.option("--rate", type=click.FloatRange(0), default=0.0, help="Files per second of each agent.")
 @click.option("--readers", type=click.IntRange(0), default=1, help="Number of agents with readers.")
 @click.option("--seconds", type=click.FloatRange(0.1), help="Duration of a case.")
+@click.option("--rounds", type=click.IntRange(1), default=1, help="Number of measurements of each case.")
 @click.option("--hour", is_flag=True, help="Measure the sizes of tables after an hour's worth of one agent.")
 @click.option(
     "--catalog", "url", help="URL of a PostgreSQL database on this machine, instead of a private one."
@@ -363,6 +378,7 @@ def main(  # the options of the command
     rate: float,
     readers: int,
     seconds: float | None,
+    rounds: int,
     hour: bool,
     url: str | None,
 ) -> None:
@@ -380,6 +396,7 @@ def main(  # the options of the command
             seconds=seconds or (0.8 if quick else 6.0),
             rate=rate,
             readers=readers,
+            rounds=rounds,
             hour_files=(_HOUR_FILES // 100 if quick else _HOUR_FILES) if hour or quick else 0,
         )
     if as_json:
