@@ -8,11 +8,15 @@ caused their faults.
 
 A job that goes on failing after such a pause is itself the cause, and must not hold up the others. So its
 faults are not forgotten. With `OWN_FAULTS` of them, the job keeps its own back-off when a pause ends, and its
-further faults cause no pause. Deaths always count, because a job that has died too often fails.
+further faults cause no pause. Deaths may always cause one, because a job that has died too often fails.
+
+Deaths during a pause are not counted against a job, nor is the death of a worker that causes a pause:
+something may kill the workers of any job. So an environment in which no job completes costs no file, however
+long it lasts. A job that kills its workers is found by its deaths between pauses, while others complete.
 
 A driver that stops sending heartbeats counts as the failure of one of its jobs: something may kill
 drivers with any jobs. But one of the jobs may have killed it, too. So the end of such a pause keeps the
-deaths that were counted before it, and deaths during the pause are not counted.
+deaths that were counted before it.
 
 The state is one row of the catalog, so that all drivers share it. It is locked after a job that is reported,
 and before jobs that are claimed, which are never waited for.

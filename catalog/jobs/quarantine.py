@@ -4,9 +4,9 @@ One file that cannot be read, or whose records no worker survives, makes every j
 is suspected for one of two reasons only:
 
 - A task found corrupt bytes in it. The next job with this file has no other one.
-- Processes that worked on its job died repeatedly. All files of the job are suspected then, and the next job
-  with any of them takes at most half as many files. This bisection isolates the faulty file while jobs over
-  the other files succeed.
+- Processes that worked on its job died repeatedly, while compaction was not paused. All files of the job are
+  suspected then, and the next job with any of them takes at most half as many files. This bisection isolates
+  the faulty file while jobs over the other files succeed.
 
 A suspected file is a quarantine candidate. If another job fails in one of these ways and has no other file,
 the file is quarantined: it stays live and readable, but no job takes it until an operator releases it. One

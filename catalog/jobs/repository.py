@@ -10,6 +10,7 @@ An attempt that does not complete ends in one of these ways:
 - The environment failed (credentials, store, disk, memory, versions): the job waits, longer with each fault.
   The circuit breaker counts it (`catalog.jobs.circuit_breaker`).
 - A process died: the same, but after `MAX_DEATHS` deaths the job fails, and all its files are suspected.
+  Deaths during a pause of compaction do not count.
 - Spark was lost: the job waits, too. Any job of the driver may have ended Spark, so the job runs alone later.
 - An input file is proven to be corrupt: the job fails, and this file is suspected.
 - The log has changed: the job fails, and no file is suspected. The planner plans again.
@@ -219,8 +220,9 @@ class Jobs:
         compares. With `died`, a process died that worked on the job: after `MAX_DEATHS` of them the job fails
         and all its files are suspected. With `session_lost`, Spark was lost with all jobs of the driver: from
         the second time on the job is claimed alone, but no file is suspected. This causes no pause of
-        compaction, because a driver tests its next session before it claims. Nothing happens if the attempt
-        does not own the job.
+        compaction, because a driver tests its next session before it claims. Neither counts during a pause,
+        or if it causes one, because the environment may be the reason. Nothing happens if the attempt does
+        not own the job.
         """
         params = {
             "job_id": job_id,
@@ -237,11 +239,11 @@ class Jobs:
             (job,) = rows
             may_pause = died or not (session_lost or job.faults >= OWN_FAULTS)
             pause = record_failure(transaction, job_id, attempt_id, error, reason, may_pause=may_pause)
-            if died and job.deaths + 1 >= MAX_DEATHS:
-                self._suspect_all(transaction, read_spec(job.spec), attempt_id, reason)
-                return BackOff(released=False, pause=pause)
-            is_death = died or (session_lost and job.deaths < _MIN_DEATHS_ALONE)
+            is_death = pause is None and (died or (session_lost and job.deaths < _MIN_DEATHS_ALONE))
             deaths = job.deaths + is_death
+            if is_death and deaths >= MAX_DEATHS:
+                self._suspect_all(transaction, read_spec(job.spec), attempt_id, reason)
+                return BackOff(released=False, pause=None)
             transaction.send(_SQL["back_off"], {**params, "deaths": deaths, "now_ms": transaction.now_ms()})
             return BackOff(released=True, pause=pause)
 

@@ -16,6 +16,7 @@ from core.clock import ManualClock
 from tests.catalog.scene import run_of
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from uuid import UUID
 
     from catalog.jobs.circuit_breaker import BackOff
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
 EXPIRED = "StoreAccessError"
 
 
-def submit(scene: Scene, count: int, topic_name: str = "t") -> None:
-    """Submit jobs with one file each."""
+def submit(scene: Scene, count: int, topic_name: str = "t", files: int = 1) -> None:
+    """Submit jobs with `files` files each."""
     topic = scene.topic(topic_name, partitions=count)
     for partition in range(count):
-        scene.commit(topic, run_of(5), partition=partition)
+        for _ in range(files):
+            scene.commit(topic, run_of(5), partition=partition)
         scene.submitted(scene.extents(topic, partition))
 
 
@@ -70,6 +72,38 @@ def claim_probe(scene: Scene, clock: ManualClock) -> list[Job]:
 
 def complete(scene: Scene, job: Job) -> None:
     scene.catalog.jobs.complete(scene.result(job))
+
+
+@dataclass
+class Workers:
+    """Workers of one driver with `slots` task slots; an attempt takes `attempt_seconds`."""
+
+    scene: Scene
+    clock: ManualClock
+    slots: int = 100
+    attempt_seconds: int = 0
+
+    def run(self, hours: int, deadly: Collection[UUID]) -> None:
+        """Run what can be claimed for some hours; the jobs in `deadly` kill their workers."""
+        end_ms = self.clock.now_ms() + hours * 3_600_000
+        while self.clock.now_ms() < end_ms:
+            if jobs := claim(self.scene, self.slots):
+                self.clock.advance(self.attempt_seconds)
+                self._finish(jobs, deadly)
+            else:
+                self.clock.advance(600)
+
+    def _finish(self, jobs: list[Job], deadly: Collection[UUID]) -> None:
+        """Complete jobs or report deaths; after a pause has begun, release the others, as a driver does."""
+        paused = False
+        for job in jobs:
+            assert job.attempt_id is not None
+            if paused:
+                self.scene.catalog.jobs.release(job.spec.job_id, job.attempt_id)
+            elif job.spec.job_id in deadly:
+                paused = fault(self.scene, job, "WorkerDiedError", died=True).pause is not None
+            else:
+                complete(self.scene, job)
 
 
 @pytest.fixture
@@ -226,6 +260,69 @@ def test_jobs_that_always_kill_their_workers_are_found_in_spite_of_pauses(
     assert {scene.catalog.jobs.get(each).state for each in broken.job_ids} == {JobState.FAILED}
     assert {each.job_id for each in scene.catalog.quarantine.list()} == broken.job_ids
     assert scene.catalog.jobs.counts()[JobState.COMPLETED] == 30
+
+
+@pytest.mark.parametrize(("jobs", "files"), [(4, 1), (3, 4)])
+def test_an_environment_that_kills_every_worker_costs_no_file(
+    scene: Scene, manual_clock: ManualClock, jobs: int, files: int
+) -> None:
+    """Probes go on, in turn. After the repair, all jobs complete, although one worker dies once more."""
+    submit(scene, jobs, files=files)
+    job_ids = {each.spec.job_id for each in scene.catalog.jobs.list()}
+    workers = Workers(scene, manual_clock)
+
+    workers.run(60, job_ids)
+
+    assert scene.catalog.quarantine.list() == []
+    waiting = scene.catalog.jobs.list([JobState.SUBMITTED])
+    assert {each.spec.job_id for each in waiting} == job_ids
+    assert min(each.attempts for each in waiting) > MAX_DEATHS
+    assert scene.catalog.circuit_breaker.pause() is not None
+
+    manual_clock.advance(3600)
+    (probe,) = claim(scene)
+    complete(scene, probe)
+    manual_clock.advance(3600)
+    (unlucky, *others) = claim(scene)
+    assert fault(scene, unlucky, "WorkerDiedError", died=True).released
+    for job in others:
+        complete(scene, job)
+    workers.run(2, deadly=())
+    assert scene.catalog.jobs.counts()[JobState.COMPLETED] == jobs
+    assert scene.catalog.quarantine.list() == []
+
+
+def test_a_job_that_still_kills_its_workers_after_an_outage_is_found(
+    scene: Scene, manual_clock: ManualClock
+) -> None:
+    """Its deaths count from the first job on that completes. The others complete meanwhile."""
+    submit(scene, 4)
+    jobs = scene.catalog.jobs.list()
+    deadly = jobs[2]
+    workers = Workers(scene, manual_clock)
+    workers.run(60, {each.spec.job_id for each in jobs})
+
+    workers.run(12, {deadly.spec.job_id})
+
+    assert scene.catalog.jobs.counts()[JobState.COMPLETED] == 3
+    (found,) = scene.catalog.quarantine.list(quarantined=True)
+    assert found.file_id == deadly.spec.inputs[0].file_id
+
+
+def test_a_lost_session_during_a_pause_is_no_death(scene: Scene, manual_clock: ManualClock) -> None:
+    """Otherwise a few worker deaths would be enough later on."""
+    submit(scene, 3)
+    for job in claim(scene):
+        fault(scene, job)
+    for _ in range(3 * OWN_FAULTS):
+        manual_clock.advance(3600)
+        lose_session(scene, claim(scene))
+    manual_clock.advance(3600)
+    (probe,) = claim(scene)
+    complete(scene, probe)
+    manual_clock.advance(3600)
+
+    assert len(claim(scene)) == 2  # a job whose processes have died twice would run alone
 
 
 def lose_session(scene: Scene, jobs: list[Job]) -> None:
