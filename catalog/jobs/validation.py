@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heapq import merge
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
@@ -83,15 +84,16 @@ class _Offsets(NamedTuple):
 def input_problem(partition: JobPartition, extents: Sequence[Extent]) -> str:
     """Describe why a job's extents and control batches do not cover its range of a partition; else return "".
 
-    The extents are in offset order. The range begins with an extent.
+    Extents that are not in offset order are a problem, too. The range begins with an extent.
     """
     if extents and extents[0].base_offset != partition.base_offset:
         return f"they begin at {extents[0].base_offset}"
     if not partition.controls:
         return coverage_problem(extents, partition.base_offset, partition.upper_offset)
-    covered = [_Offsets(extent.base_offset, extent.last_offset) for extent in extents]
-    covered += [_Offsets(*run) for run in partition.controls]
-    return coverage_problem(sorted(covered), partition.base_offset, partition.upper_offset)
+    ranges = [_Offsets(extent.base_offset, extent.last_offset) for extent in extents]
+    controls = [_Offsets(*run) for run in partition.controls]
+    covered = list(merge(ranges, controls))  # Sorting would hide extents that are not in offset order.
+    return coverage_problem(covered, partition.base_offset, partition.upper_offset)
 
 
 def coverage_problem(extents: Sequence[_OffsetRange], base_offset: int, upper_offset: int) -> str:
