@@ -184,6 +184,10 @@ TARGETS: Final = {
         ("object_format/segment_file/features.py", "spark_jobs/task/arrangement.py"),
         (
             "tests/object_format/segment_file/test_features.py",
+            "tests/maintenance/readopt/test_file_contents.py",
+            "tests/spark_jobs/shuffle/test_shares.py",
+            "tests/spark_jobs/task/test_arrangement.py",
+            "tests/spark_jobs/task/test_open_streams.py",
             "tests/spark_jobs/task/test_unique_keys.py",
             "tests/spark_jobs/task/test_byte_ranges.py",
             "tests/spark_jobs/task/test_retention_windows.py",

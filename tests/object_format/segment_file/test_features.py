@@ -18,8 +18,10 @@ from object_format.segment_file import (
     format_fault,
     parse_data_blocks,
     read_directory,
+    stated_version,
 )
 from object_format.segment_file.features import Feature
+from object_format.segment_file.layout import BLOCK_HEADER, MAGIC
 from tests.object_format.segment_file.forging import DATA, FILE_HEADER, SECTION_FOOTER, Block, complete, split
 from tests.object_format.segment_file.samples import Batch, Section, read_file, write_file
 
@@ -147,3 +149,19 @@ def test_the_catalogs_values_name_the_feature_and_the_version(monkeypatch: pytes
     assert (features_for_catalog(1 << 3), features_for_catalog(0)) == ("encrypted-blocks@0.4", "")
     with pytest.raises(UnsupportedFormatError, match="bits 2, 4"):
         read_file(with_header(required=0b11100))
+
+
+def test_the_version_is_stated_up_to_its_last_byte() -> None:
+    """A later version may have a shorter header, and it is not known where its checksum is."""
+    head = with_header()[: len(MAGIC) + BLOCK_HEADER.size + 2]
+    later = head[:-2] + (0x0203).to_bytes(2, "big")
+    assert (stated_version(head), stated_version(later)) == (1, 0x0203)
+    assert stated_version(memoryview(later + bytes(50))) == 0x0203
+
+
+def test_other_bytes_state_no_version() -> None:
+    head = with_header()[: len(MAGIC) + BLOCK_HEADER.size + 2]
+    data_block = head[: len(MAGIC)] + bytes([DATA]) + head[len(MAGIC) + 1 :]
+    other_magic = b"\x88" + head[1:]
+    for other in (b"", MAGIC, head[:-1], data_block, other_magic):
+        assert stated_version(other) is None

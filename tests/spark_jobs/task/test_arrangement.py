@@ -10,7 +10,7 @@ import pytest
 from catalog.model import PartitionId
 from core.errors import InvalidInputError
 from object_format.segment_file import SegmentKind
-from spark_jobs.task.arrangement import InputPart, arrange
+from spark_jobs.task.arrangement import ByteRange, InputPart, arrange
 from tests.spark_jobs.compaction_harness import CompactionHarness
 from tests.spark_jobs.reference_log import batch
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from catalog.model import JobSpec
+    from catalog.model import Extent, JobSpec
 
 
 @pytest.mark.parametrize("shift", [0, 10])
@@ -41,6 +41,43 @@ def test_a_block_without_an_offset_begins_at_the_next_extent(
         ),
     )
     assert part.offset_of(None if stored is None else stored - shift) == offset
+
+
+def test_a_part_of_one_section_has_an_index(tmp_path: Path) -> None:
+    """A compacted file may have several sections of a partition, one for each retention window."""
+    harness = CompactionHarness(tmp_path)
+    partition_id = PartitionId(harness.topic(), 0)
+    harness.log.ingest({partition_id: [batch((b"a", b"1"))]}, kind=SegmentKind.COMPACTED)
+    (extent,) = harness.log.extents[partition_id]
+    extent = extent._replace(index_position=700, index_length=60)
+    empty = extent._replace(position=0, length=0, index_position=0, index_length=0)
+    other = extent._replace(index_position=900, index_length=40)
+    without = extent._replace(index_position=0, index_length=0)
+
+    def index_of(*extents: Extent) -> ByteRange | None:
+        return InputPart(0, extents).index
+
+    assert index_of(extent) == index_of(extent, extent) == index_of(empty, extent) == ByteRange(700, 760)
+    assert index_of(extent, other) is None
+    assert index_of(without) is None
+
+
+def test_data_beyond_a_byte_range_is_cut_off(tmp_path: Path) -> None:
+    """A range that begins or ends with the data cuts nothing, so that its index is not read."""
+    harness = CompactionHarness(tmp_path)
+    partition_id = PartitionId(harness.topic(), 0)
+    harness.log.ingest({partition_id: [batch((b"a", b"1"))]}, kind=SegmentKind.COMPACTED)
+    whole = InputPart(0, tuple(harness.log.extents[partition_id]))
+    start, end = whole.data_start, whole.data_end
+
+    def cuts(first: int, last: int) -> tuple[bool, bool]:
+        part = replace(whole, byte_range=ByteRange(first, last))
+        return part.cut_before, part.cut_behind
+
+    assert (whole.cut_before, whole.cut_behind) == (False, False)
+    assert cuts(start, end) == cuts(0, end + 1) == (False, False)
+    assert cuts(start + 1, end) == (True, False)
+    assert cuts(start, end - 1) == (False, True)
 
 
 def job_over(
@@ -66,6 +103,27 @@ def job_over(
         partition, base_offset=0, upper_offset=12, controls=tuple(controls), expires_after_ms=1500
     )
     return replace(spec, partitions=(expiring,))
+
+
+def test_a_section_covers_the_control_batches_after_its_part(tmp_path: Path) -> None:
+    """No offset between two sections is left out, and the last section ends with the job's range."""
+    files = [[(0, 4)], [(6, 7), (8, 9)]]
+    (work,) = arrange(job_over(tmp_path, files, controls=[(5, 5), (10, 11)]))
+
+    first, second = work.by_window()
+
+    assert [part.upper_offset for part in work.parts] == [6, 12]
+    assert work.parts[0].offset_of(None) == 6
+    ranges = [(each.partition.base_offset, each.partition.upper_offset) for each in (first, second)]
+    assert ranges == [(0, 6), (6, 12)]
+
+
+@pytest.mark.parametrize("controls", [[], [(5, 5)], [(5, 5), (10, 10)], [(10, 11)], [(4, 5), (10, 11)]])
+def test_the_extents_and_control_batches_of_a_job_cover_its_range(
+    tmp_path: Path, controls: list[tuple[int, int]]
+) -> None:
+    with pytest.raises(InvalidInputError, match=r"do not cover \[0, 12\)"):
+        arrange(job_over(tmp_path, [[(0, 4)], [(6, 9)]], controls))
 
 
 @pytest.mark.parametrize(
