@@ -307,12 +307,18 @@ def measure(  # the options of the command
 
 def _summary(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the medians of a case's figures over its rounds, and the range of its rate."""
-    summary = {
-        name: value if isinstance(value, (bool, dict)) else median_low(each[name] for each in rounds)
+    rates = [each["commits_s"] for each in rounds]
+    return {**_medians(rounds), "least_s": min(rates), "most_s": max(rates), "rounds": len(rounds)}
+
+
+def _medians(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the median of each figure, also of those of the limit."""
+    return {
+        name: _medians([each[name] for each in rounds])
+        if isinstance(value, dict)
+        else median_low(each[name] for each in rounds)
         for name, value in rounds[0].items()
     }
-    rates = [each["commits_s"] for each in rounds]
-    return {**summary, "least_s": min(rates), "most_s": max(rates), "rounds": len(rounds)}
 
 
 def _cases(agents: int, partitions: Sequence[int]) -> list[tuple[int, bool, bool]]:

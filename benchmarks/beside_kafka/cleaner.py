@@ -79,8 +79,8 @@ def compare(
         described = {"records": count, **case.described()}
         try:
             size = _write(root / "original" / _LOG, case, count)
-            samples, codec_seconds = _samples(root, size, count, kafka, rounds)
-            limit = median(codec_seconds) if case.codec != "none" else None
+            samples, codec_seconds = _samples(root, case, size, count, kafka, rounds)
+            limit = median(codec_seconds) if codec_seconds else None
             yield Comparison("cleaner", described, samples, _GOAL, "s", limit)
         except LoadError as error:
             yield Comparison("cleaner", described, {}, _GOAL, "s", failure=str(error))
@@ -89,7 +89,7 @@ def compare(
 
 
 def _samples(
-    root: Path, size: int, count: int, kafka: JavaProcess, rounds: int
+    root: Path, case: Case, size: int, count: int, kafka: JavaProcess, rounds: int
 ) -> tuple[dict[str, list[Sample]], list[float]]:
     """Return the samples of both cleaners, and the times of the compression library between them."""
     cleaner = new_cleaner()
@@ -104,7 +104,7 @@ def _samples(
             shutil.rmtree(log.parent)
             if number:
                 found.append(Sample(Load(size / 1e6, seconds), seconds))
-        if number:
+        if number and case.codec != "none":
             codec_seconds.append(_codec_seconds(root / "original" / _LOG))
     return samples, codec_seconds
 
