@@ -43,11 +43,6 @@ if TYPE_CHECKING:
 _PAGE_SIZE: Final = 10_000
 
 
-def _lead_none(_topic: str, _partition: int) -> int | None:
-    """Lead no local partition."""
-    return None
-
-
 class OffsetPages(Protocol):
     """The committed offsets of all groups."""
 
@@ -87,7 +82,7 @@ class ConsumerLag(Collector):
         ids: Ids,
         interval_ms: int,
         max_partitions: int,
-        local_high_watermark: Callable[[str, int], int | None] = _lead_none,
+        local_high_watermark: Callable[[str, int], int | None],
         page_size: int = _PAGE_SIZE,
     ) -> None:
         """Take the offsets of all groups and the agents that coordinate them.
@@ -151,12 +146,12 @@ class ConsumerLag(Collector):
             end = each.high_watermark
             if end is None:
                 end = self._local_high_watermark(each.topic_name, each.partition)
-                is_mine = end is not None
             else:
                 if each.group_id not in owners:
                     owners[each.group_id] = choose(live, b"group:" + each.group_id.encode()).node_id
-                is_mine = owners[each.group_id] == own
-            if is_mine and end is not None:
+                if owners[each.group_id] != own:
+                    continue
+            if end is not None:
                 lag = max(0, end - each.committed_offset)
                 mine.lags.append(
                     PartitionLag(lag, each.group_id, each.topic_name, each.partition, each.committed_offset)

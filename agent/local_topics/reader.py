@@ -98,7 +98,7 @@ class LocalLogReader:
         return await self._disks.at(Path(directory)).run(partial(_space, directory))
 
     def high_watermark(self, topic: str, partition: int) -> int | None:
-        """Return the high watermark of a partition of a local topic, or None unless this agent leads it.
+        """Return the high watermark of a partition of a local topic, or None unless this agent has its log.
 
         Any thread may call it.
         """

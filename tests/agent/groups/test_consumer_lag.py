@@ -113,7 +113,7 @@ def test_each_agent_reports_the_groups_that_it_coordinates() -> None:
 
 
 def test_the_leader_of_a_local_partition_reports_all_groups_there() -> None:
-    """Whoever coordinates them: only the leader knows the end of the log."""
+    """Only the leader knows the end of the log, so it reports groups of other coordinators, too."""
     (mine,), (other,) = groups_of(AGENTS[0], 1), groups_of(AGENTS[1], 1)
     pages = Pages(
         [GroupOffset(group, "local", number, 3, None) for group in (mine, other) for number in range(2)]
