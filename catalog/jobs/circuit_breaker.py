@@ -11,8 +11,10 @@ faults are not forgotten. With `OWN_FAULTS` of them, the job keeps its own back-
 further faults cause no pause. Deaths may always cause one, because a job that has died too often fails.
 
 Deaths during a pause are not counted against a job, nor is the death of a worker that causes a pause:
-something may kill the workers of any job. So an environment in which no job completes costs no file, however
-long it lasts. A job that kills its workers is found by its deaths between pauses, while others complete.
+something may kill the workers of any job. So once compaction is paused, an environment in which no job
+completes costs no file, however long it lasts. One or two jobs, or one job that is tried again and again in a
+single task slot, cause no pause: their deaths count. A job that kills its workers is found by its deaths
+between pauses, while others complete.
 
 A driver that stops sending heartbeats counts as the failure of one of its jobs: something may kill
 drivers with any jobs. But one of the jobs may have killed it, too. So the end of such a pause keeps the
