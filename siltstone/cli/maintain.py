@@ -61,7 +61,10 @@ def command(
     check_data_exists(settings)
     wait = start_wait(settings) if watch else None
     check_store(settings, wait=wait)
-    failures = _watch(settings, wait, metrics, as_json=as_json) if watch else _once(settings, as_json=as_json)
+    if watch:
+        _watch(settings, wait, metrics, as_json=as_json)
+        context.exit(0)
+    failures = _once(settings, as_json=as_json)
     for name, error in failures.items():
         click.echo(f"{name}: {error}", err=True)
     if failures:
@@ -78,7 +81,7 @@ def _once(settings: Settings, *, as_json: bool) -> dict[str, Exception]:
 
 def _watch(
     settings: Settings, wait: StartWait | None, metrics: tuple[str, int] | None, *, as_json: bool
-) -> dict[str, Exception]:
+) -> None:
     with Interrupts() as interrupts, open_context(settings, create=False, wait=wait) as opened:
         runner = _runner(opened, settings)
         with (
@@ -98,7 +101,8 @@ def _watch(
         for totals in runner.totals.values():
             report.add(totals.report)
     _print(report, as_json=as_json)
-    return {} if runner.excluded is None else {"maintain": runner.excluded}
+    if runner.excluded is not None:
+        raise runner.excluded
 
 
 def _runner(opened: AppContext, settings: Settings) -> MaintenanceRunner:

@@ -129,7 +129,7 @@ class SparkSettings:
 
     @property
     def address(self) -> str:
-        """Where the session runs, for messages: the master, unless `spark-submit` has chosen another one.
+        """The place of the session, for messages: the master, unless `spark-submit` has chosen another one.
 
         The parameters of a Connect URL are left out, because they may hold a token.
         """
