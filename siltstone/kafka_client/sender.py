@@ -33,6 +33,7 @@ DEFAULTS = {
 _POLL_SECONDS = 0.1
 _PAUSE_SECONDS = 0.01
 _NOTICE_SECONDS = 5.0
+_REASON_SECONDS = 5.0
 _SEND_TIME = 0  # librdkafka replaces timestamp 0 by the time of sending
 _HINTS = {KafkaError.INVALID_RECORD: " (a compacted topic rejects a batch that has a record without a key)"}
 # After these errors the record may or may not be in the log; after all others it is not.
@@ -156,10 +157,22 @@ class Sender(Generic[Tag]):
             except BufferError:
                 self._clock.sleep(_PAUSE_SECONDS)
             except KafkaException as failure:
-                self._failed(tag, failure.args[0])
+                self._failed(tag, self._reason_of(failure.args[0]))
                 return
             else:
                 return
+
+    def _reason_of(self, error: KafkaError) -> KafkaError:
+        """Return the error that was fatal, if `error` only says that there was one.
+
+        The polling thread receives it soon.
+        """
+        if error.code() != KafkaError._FATAL:  # noqa: SLF001 - its public name
+            return error
+        deadline = self._clock.monotonic() + _REASON_SECONDS
+        while self.errors.fatal is None and self._clock.monotonic() < deadline:
+            self._clock.sleep(_PAUSE_SECONDS)
+        return self.errors.fatal or error
 
     def _delivered(self, tag: Tag, error: KafkaError | None, message: Message) -> None:
         if error is None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from click.testing import CliRunner, Result
+from confluent_kafka import KafkaError, KafkaException
 
 from siltstone.cli.main import cli
+from siltstone.kafka_client.sender import Sender
+from siltstone.kafka_client.text_records import OutgoingRecord
 from tests.agent.kafka.authorization.principals import allow, refresh
+from tests.agent.kafka.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,6 +74,33 @@ def test_a_missing_right_of_a_topic_is_named(
     assert records.count(added("listed", "Write")) == 1
     # An idempotent producer that may write to no topic gets no producer id.
     assert added("listed", "Write") in refused("produce", "listed", user="rita")
+
+
+def test_a_record_that_is_sent_after_a_fatal_error_fails_with_its_reason(secured: BrokerThread) -> None:
+    """A client that was refused a producer id takes no record, and says only that an error was fatal."""
+    secured.create_topic("seen")
+    secured.catalog.acls.add(allow("olga", "Describe Topic seen"))
+    refresh(secured)
+    reasons: list[str] = []
+    configuration = {"bootstrap.servers": secured.address, "client.id": "olga", "enable.idempotence": True}
+    sender: Sender[None] = Sender(configuration, "seen", lambda _tag, reason, _: reasons.append(reason))
+
+    def is_fatal() -> bool:
+        """Return True if the client takes no record; the thread of the sender has not heard of it yet."""
+        try:
+            sender.producer.produce("seen", b"probe")
+        except KafkaException as failure:
+            return bool(failure.args[0].code() == KafkaError._FATAL)
+        sender.producer.purge()
+        return False
+
+    until(is_fatal)
+    with sender:
+        sender.send(None, OutgoingRecord(None, b"x"))
+        sender.finish()
+    assert len(reasons) == sender.counts.rejected == 1
+    assert "AUTHORIZATION_FAILED" in reasons[0]
+    assert sender.denial is not None
 
 
 def _flat(output: str) -> str:
