@@ -53,10 +53,11 @@ class Ledger:
     count: int = 0
     failures: list[KafkaError] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
+    producer: Producer = field(init=False)
 
-    def run(self) -> None:
-        """Send records until `stopped`; then wait for the acknowledgements of all of them."""
-        producer = Producer(
+    def __post_init__(self) -> None:
+        """Create the producer, which knows one agent."""
+        self.producer = Producer(
             {
                 "bootstrap.servers": self.bootstrap,
                 "enable.idempotence": True,
@@ -64,12 +65,19 @@ class Ledger:
                 "topic.metadata.refresh.interval.ms": 1000,
             }
         )
-        sent = 0
+
+    def run(self) -> None:
+        """Send records until `stopped`; then wait for the acknowledgements of all of them."""
+        producer, sent = self.producer, 0
         while not self.stopped.wait(0.005):
             producer.produce(_TOPIC, b"%d" % sent, partition=sent % _PARTITIONS, on_delivery=self._delivered)
             producer.poll(0)
             sent += 1
         assert producer.flush(_DEADLINE_SECONDS) == 0
+
+    def await_agents(self, count: int) -> None:
+        """Wait until the producer knows that many agents. It cannot find others once it knows none alive."""
+        until(lambda: len(self.producer.list_topics(timeout=_DEADLINE_SECONDS).brokers) == count)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         partition, value = message.partition(), message.value()
@@ -143,6 +151,7 @@ def test_producers_lose_nothing_while_an_agent_is_upgraded(
         siltstone("migrate", "--catalog", catalog)
         ledger.advance()  # the old agent continues on the new schema
         _, ready = stack.enter_context(start_new())
+        ledger.await_agents(2)
         ledger.advance()  # both serve
         old.close()
         ledger.advance()
