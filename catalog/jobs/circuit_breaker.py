@@ -11,10 +11,13 @@ faults are not forgotten. With `OWN_FAULTS` of them, the job keeps its own back-
 further faults cause no pause. Deaths may always cause one, because a job that has died too often fails.
 
 Deaths during a pause are not counted against a job, nor is the death of a worker that causes a pause:
-something may kill the workers of any job. So once compaction is paused, an environment in which no job
-completes costs no file, however long it lasts. One or two jobs, or one job that is tried again and again in a
-single task slot, cause no pause: their deaths count. A job that kills its workers is found by its deaths
-between pauses, while others complete.
+something may kill the workers of any job. So no job fails of deaths during a pause, however long it lasts. A
+job that kills its workers is found by its deaths between pauses, while others complete.
+
+A job that has died too often causes a pause instead of failing, if an unrelated job has failed alike since
+the last one completed. Otherwise an environment that kills two jobs could fail both, before a third one runs.
+If no other job has failed, the job itself fails: nothing can tell its files from the environment then, and
+they must not be retried without end.
 
 A driver that stops sending heartbeats counts as the failure of one of its jobs: something may kill
 drivers with any jobs. But one of the jobs may have killed it, too. So the end of such a pause keeps the
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 _SQL = load_queries("circuit_breaker")
 FAILURES: Final = 3
 """Number of jobs that must fail alike."""
+_EXHAUSTED_FAILURES: Final = 2
+"""Number of jobs that must fail alike if one of them has died too often."""
 OWN_FAULTS: Final = 3
 """Number of faults from which on a job probably causes them itself."""
 SILENT_DRIVER: Final = "SilentDriver"
@@ -50,6 +55,7 @@ SILENT_DRIVER: Final = "SilentDriver"
 FIRST_PAUSE_MS: Final = 60_000
 _MAX_PAUSE_MS: Final = 60 * 60 * 1000
 _MAX_MESSAGE: Final = 2000
+_SILENCE: Final = "drivers stop sending heartbeats"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +124,12 @@ def record_failure(
     message: str,
     *,
     may_pause: bool = True,
+    is_exhausted: bool = False,
 ) -> CompactionPause | None:
     """Record that an open job failed without proof against a file; return the pause, if there is one.
 
-    Without `may_pause`, the failure causes no pause, but a probe has failed all the same.
+    Without `may_pause`, the failure causes no pause, but a probe has failed all the same. With
+    `is_exhausted`, the job has died so often that its files are suspected unless there is a pause.
     """
     if not may_pause and lock_pause(transaction) is None:
         return None
@@ -135,7 +143,8 @@ def record_failure(
     if row.pauses and row.probe_attempt_id != attempt_id:  # the job was claimed before the pause
         return _pause_of(rows)
     job_ids = _failed_alike(transaction, row, job_id, error)
-    pauses = row.pauses + (bool(row.pauses) or len(job_ids) >= FAILURES)
+    needed = _EXHAUSTED_FAILURES if is_exhausted else FAILURES
+    pauses = row.pauses + (bool(row.pauses) or len(job_ids) >= needed)
     paused_ms = row.paused_ms if row.pauses else now_ms
     pause_ms = min(_MAX_PAUSE_MS, FIRST_PAUSE_MS << min(pauses - 1, 20)) if pauses else 0
     transaction.send(
@@ -160,7 +169,13 @@ def record_silence(transaction: Transaction, attempts: Sequence[tuple[UUID, UUID
     known = set(rows[0].job_ids) if rows else set()
     probe = rows[0].probe_attempt_id if rows else None
     job_id, attempt_id = min(attempts, key=lambda each: (each[1] != probe, each[0] in known))
-    record_failure(transaction, job_id, attempt_id, SILENT_DRIVER, "drivers stop sending heartbeats")
+    record_failure(transaction, job_id, attempt_id, SILENT_DRIVER, _SILENCE)
+
+
+def record_last_silence(transaction: Transaction, job_id: UUID, attempt_id: UUID) -> bool:
+    """Record the silence of a driver whose job has died too often; return True if compaction is paused."""
+    pause = record_failure(transaction, job_id, attempt_id, SILENT_DRIVER, _SILENCE, is_exhausted=True)
+    return pause is not None
 
 
 def record_success(transaction: Transaction) -> bool:

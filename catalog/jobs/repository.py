@@ -10,7 +10,8 @@ An attempt that does not complete ends in one of these ways:
 - The environment failed (credentials, store, disk, memory, versions): the job waits, longer with each fault.
   The circuit breaker counts it (`catalog.jobs.circuit_breaker`).
 - A process died: the same, but after `MAX_DEATHS` deaths the job fails, and all its files are suspected.
-  Deaths during a pause of compaction do not count.
+  Deaths during a pause of compaction do not count. If another job has failed alike since one was completed,
+  compaction pauses instead.
 - Spark was lost: the job waits, too. Any job of the driver may have ended Spark, so the job runs alone later.
 - An input file is proven to be corrupt: the job fails, and this file is suspected.
 - The log has changed: the job fails, and no file is suspected. The planner plans again.
@@ -36,6 +37,7 @@ from catalog.jobs.circuit_breaker import (
     is_due,
     lock_pause,
     record_failure,
+    record_last_silence,
     record_silence,
     record_success,
     set_probe,
@@ -238,7 +240,15 @@ class Jobs:
                 return BackOff(released=False, pause=None)
             (job,) = rows
             may_pause = died or not (session_lost or job.faults >= OWN_FAULTS)
-            pause = record_failure(transaction, job_id, attempt_id, error, reason, may_pause=may_pause)
+            pause = record_failure(
+                transaction,
+                job_id,
+                attempt_id,
+                error,
+                reason,
+                may_pause=may_pause,
+                is_exhausted=died and job.deaths + 1 >= MAX_DEATHS,
+            )
             is_death = pause is None and (died or (session_lost and job.deaths < _MIN_DEATHS_ALONE))
             deaths = job.deaths + is_death
             if is_death and deaths >= MAX_DEATHS:
@@ -254,7 +264,8 @@ class Jobs:
 
         `catalog.lifecycle.reachability` has the rule. Call it every few seconds. A job whose processes
         have died `MAX_DEATHS` times fails instead: it may be what kills them. Its extents become free. The
-        circuit breaker counts silent drivers, and no job fails of silence during a pause.
+        circuit breaker counts silent drivers, and no job fails of silence during a pause, or if its silence
+        causes one.
         """
         params = {
             **silence_params(self._database, silence_ms, confirm_ms),
@@ -285,6 +296,8 @@ class Jobs:
             if not rows:
                 return  # it sent a heartbeat meanwhile, or another process was faster
             (job,) = rows
+            if record_last_silence(transaction, job_id, job.attempt_id):
+                return  # the next look makes the job claimable again
             failure = f"given up after {job.deaths + 1} attempts; the last one stopped sending heartbeats"
             self._suspect_all(transaction, read_spec(job.spec), None, failure)
 

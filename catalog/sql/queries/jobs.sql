@@ -237,7 +237,7 @@ ORDER BY sequence;
 
 -- name: lock_exhausted
 -- Lock one of these jobs, if the condition still holds.
-SELECT deaths, spec::text AS spec FROM jobs, reachability
+SELECT deaths, attempt_id, spec::text AS spec FROM jobs, reachability
 WHERE job_id = %(job_id)s AND state = 'running' AND deaths + 1 >= %(max_deaths)s AND suspected_ms > heartbeat_ms
   AND seen_ms - greatest(suspected_ms, since_ms) >= %(confirm_ms)s::bigint
   AND NOT EXISTS (SELECT FROM compaction_breaker WHERE pauses > 0)

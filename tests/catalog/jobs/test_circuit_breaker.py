@@ -309,6 +309,55 @@ def test_a_job_that_still_kills_its_workers_after_an_outage_is_found(
     assert found.file_id == deadly.spec.inputs[0].file_id
 
 
+@pytest.mark.parametrize(("jobs", "slots", "attempt_seconds"), [(2, 100, 0), (4, 1, 300)])
+def test_two_jobs_that_die_often_are_no_proof_against_their_files(
+    scene: Scene, manual_clock: ManualClock, jobs: int, slots: int, attempt_seconds: int
+) -> None:
+    """There is no third job, or the driver has one slot, and the two are due again before the third runs."""
+    submit(scene, jobs)
+    workers = Workers(scene, manual_clock, slots, attempt_seconds)
+
+    workers.run(60, {each.spec.job_id for each in scene.catalog.jobs.list()})
+
+    assert scene.catalog.quarantine.list() == []
+    assert scene.catalog.circuit_breaker.pause() is not None
+    workers.run(4, deadly=())
+    assert scene.catalog.jobs.counts()[JobState.COMPLETED] == jobs
+    assert scene.catalog.quarantine.list() == []
+
+
+def test_one_of_two_jobs_that_still_dies_when_the_other_completes_is_found(
+    scene: Scene, manual_clock: ManualClock
+) -> None:
+    submit(scene, 2)
+    deadly, other = scene.catalog.jobs.list()
+    workers = Workers(scene, manual_clock)
+    workers.run(60, {deadly.spec.job_id, other.spec.job_id})
+
+    workers.run(12, {deadly.spec.job_id})
+
+    assert scene.catalog.jobs.get(other.spec.job_id).state is JobState.COMPLETED
+    (found,) = scene.catalog.quarantine.list(quarantined=True)
+    assert found.file_id == deadly.spec.inputs[0].file_id
+
+
+def test_drivers_that_die_with_two_jobs_are_no_proof_against_their_files(
+    scene: Scene, manual_clock: ManualClock
+) -> None:
+    submit(scene, 2)
+    for _ in range(4 * MAX_DEATHS):
+        claim(scene)
+        kill_drivers(scene, manual_clock)
+        manual_clock.advance(3600)
+        scene.catalog.jobs.release_expired(60_000, 0)
+
+    assert scene.catalog.quarantine.list() == []
+    for _ in range(2):
+        (job,) = claim(scene)
+        complete(scene, job)
+    assert scene.catalog.circuit_breaker.pause() is None
+
+
 def test_a_lost_session_during_a_pause_is_no_death(scene: Scene, manual_clock: ManualClock) -> None:
     """Otherwise a few worker deaths would be enough later on."""
     submit(scene, 3)

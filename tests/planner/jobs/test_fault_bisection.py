@@ -178,6 +178,29 @@ def test_a_file_that_kills_workers_is_isolated_by_bisection(system: System, dead
     assert quarantined(system) == live(system, FileKind.INGESTION) == {names[deadly]}
 
 
+@pytest.mark.parametrize("files", [2, 8])
+def test_an_outage_quarantines_no_file_of_the_only_job(system: System, files: int) -> None:
+    """Every worker dies for two days. The jobs with parts of the files cause a pause."""
+    produce(system, system.topic("plain"), files)
+    for _ in range(48):
+        plan_and_submit(system.catalog, system.clock, system.ids, LIMITS)
+        for job in system.catalog.jobs.claim("a test", 100):
+            assert job.attempt_id is not None
+            system.catalog.jobs.back_off(
+                job.spec.job_id, job.attempt_id, error="WorkerDiedError", reason="killed", died=True
+            )
+        system.clock.advance(3600)
+    assert quarantined(system) == set()
+    assert system.catalog.circuit_breaker.pause() is not None
+
+    for _ in range(4):
+        plan_and_submit(system.catalog, system.clock, system.ids, LIMITS)
+        for job in system.catalog.jobs.claim("a test", 100):
+            system.catalog.jobs.complete(system.write_outputs(job))
+        system.clock.advance(3600)
+    assert live(system, FileKind.INGESTION) == set()
+
+
 def test_a_file_that_kills_every_worker_is_quarantined(system: System) -> None:
     """The attempts end without heartbeats."""
     names = produce(system, system.topic("plain"), 1)
