@@ -16,8 +16,9 @@ job that kills its workers is found by its deaths between pauses, while others c
 
 A job that has died too often causes a pause instead of failing, if an unrelated job has failed alike since
 the last one completed. Otherwise an environment that kills two jobs could fail both, before a third one runs.
-If no other job has failed, the job itself fails: nothing can tell its files from the environment then, and
-they must not be retried without end.
+A job that has died twice, and is the only one that has failed, is therefore claimed after others. If there
+is no other one, the job itself fails: nothing can tell its files from the environment then, and they must not
+be retried without end.
 
 A driver that stops sending heartbeats counts as the failure of one of its jobs: something may kill
 drivers with any jobs. But one of the jobs may have killed it, too. So the end of such a pause keeps the

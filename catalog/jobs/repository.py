@@ -137,8 +137,10 @@ class Jobs:
 
         `application_id` names the driver, the same in all its claims. A job whose processes have died twice
         is claimed alone: any of those that ran at once may have killed them. So a driver gets it only while
-        it runs no other job, and gets no other job while it runs this one. During a pause of compaction, none
-        is claimed; then one, whose outcome decides about the pause, by a driver that runs no other job.
+        it runs no other job, and gets no other job while it runs this one. If it is the only one that has
+        failed since a job completed, others are claimed first: they show whether every job fails. During a
+        pause of compaction, none is claimed; then one, whose outcome decides about the pause, by a driver
+        that runs no other job.
         """
         if not 1 <= limit <= _MAX_CLAIMED:
             raise InvalidInputError(
@@ -166,6 +168,7 @@ class Jobs:
             "now_ms": now_ms,
             "is_probe": False,
             "is_suspected": False,
+            "lets_others_run": False,
             "min_deaths": _MIN_DEATHS_ALONE,
             "max_backoff_ms": _MAX_BACKOFF_MS,
         }
@@ -174,9 +177,11 @@ class Jobs:
             return []
         if pause is None:
             alone = {**usual, "is_suspected": True, "limit": 1}
-            if not own.jobs and (suspect := transaction.rows(_SQL["claim"], alone)):
+            first = {**alone, "lets_others_run": True}
+            if not own.jobs and (suspect := transaction.rows(_SQL["claim"], first)):
                 return suspect
-            return transaction.rows(_SQL["claim"], usual)
+            others = transaction.rows(_SQL["claim"], usual)
+            return others if others or own.jobs else transaction.rows(_SQL["claim"], alone)
         if own.jobs or not is_due(pause, now_ms):
             return []
         probe = transaction.rows(_SQL["claim"], {**usual, "is_probe": True, "limit": 1})

@@ -119,7 +119,8 @@ WHERE state = 'running' AND application_id = %(application_id)s;
 -- Claim submitted jobs, oldest first; skip jobs that another driver has locked, that have to wait, or whose
 -- specification this process cannot read. A job that would have to wait longer than any job does failed before the clock
 -- stepped back, and need not wait. Jobs whose processes have died several times are claimed separately, by the
--- number of deaths. A probe is the job with the fewest faults, and need not wait.
+-- number of deaths; with `lets_others_run`, the only job that has failed since a job was completed is left out. A
+-- probe is the job with the fewest faults, and need not wait.
 WITH picked AS (
     SELECT job_id, row_number() OVER (ORDER BY sequence) AS number
     FROM (
@@ -128,6 +129,7 @@ WITH picked AS (
             AND (not_before_ms NOT BETWEEN %(now_ms)s + 1 AND %(now_ms)s + %(max_backoff_ms)s::bigint OR %(is_probe)s)
             AND (spec ->> 'version')::integer <= %(spec_version)s
             AND (%(is_probe)s OR %(is_suspected)s = (deaths >= %(min_deaths)s))
+            AND NOT (%(lets_others_run)s AND EXISTS (SELECT FROM compaction_breaker AS b WHERE b.job_ids = ARRAY[job_id]))
         ORDER BY CASE WHEN %(is_probe)s THEN faults WHEN %(is_suspected)s THEN deaths ELSE 0 END, sequence
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED

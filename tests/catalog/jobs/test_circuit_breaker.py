@@ -473,6 +473,45 @@ def test_drivers_that_die_in_a_row_pause_compaction(scene: Scene, manual_clock: 
     assert scene.catalog.jobs.counts()[JobState.COMPLETED] == 4
 
 
+def test_drivers_with_one_slot_that_die_run_other_jobs_too(scene: Scene, manual_clock: ManualClock) -> None:
+    """The oldest job is claimed first, and would be the only one that has died."""
+    submit(scene, 4)
+    for _ in range(4 * MAX_DEATHS):
+        claim(scene, 1)
+        kill_drivers(scene, manual_clock)
+        manual_clock.advance(3600)
+
+    assert scene.catalog.quarantine.list() == []
+    pause = scene.catalog.circuit_breaker.pause()
+    assert pause is not None
+    assert pause.error == SILENT_DRIVER
+    for _ in range(4):
+        (job,) = claim(scene, 1)
+        complete(scene, job)
+    assert scene.catalog.quarantine.list() == []
+
+
+def test_the_oldest_job_that_kills_drivers_with_one_slot_is_found(
+    scene: Scene, manual_clock: ManualClock
+) -> None:
+    """Once it has died twice, another job runs before each of its attempts."""
+    submit(scene, 4)
+    (killer,) = claim(scene, 1)
+    kill_drivers(scene, manual_clock)
+    order = []
+    while jobs := claim(scene, 1):
+        order.append(jobs[0].spec.job_id == killer.spec.job_id)
+        if order[-1]:
+            kill_drivers(scene, manual_clock)
+        else:
+            complete(scene, jobs[0])
+
+    assert order == [True, False, True, False, True, False, True]
+    assert scene.catalog.jobs.counts()[JobState.COMPLETED] == 3
+    (found,) = scene.catalog.quarantine.list(quarantined=True)
+    assert found.file_id == killer.spec.inputs[0].file_id
+
+
 def test_the_job_that_kills_its_driver_is_found_among_others(scene: Scene, manual_clock: ManualClock) -> None:
     """All jobs of the driver are lost with it. They run alone from then on, and the others are completed."""
     submit(scene, 6)
