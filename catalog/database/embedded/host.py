@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from catalog.errors import EmbeddedPostgresError
 
@@ -35,8 +35,11 @@ class Account:
     user: int | None
     group: int | None
 
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a program as this account and capture its output."""
+    def run(self, *command: str, lock: IO[bytes] | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a program as this account and capture its output.
+
+        The program holds `lock`, a file with a lock of this process, even if this process dies.
+        """
         return subprocess.run(  # noqa: S603  # the wheel's programs with our arguments
             command,
             check=False,
@@ -48,6 +51,7 @@ class Account:
             user=self.user,
             group=self.group,
             extra_groups=[] if self.user is not None else None,
+            pass_fds=() if lock is None else (lock.fileno(),),
             timeout=TIMEOUT_SECONDS,
         )
 

@@ -10,7 +10,7 @@ last user stops the server. If it was killed, the keeper process stops the serve
 
     <data directory>/catalog/
         users.lock      shared: held by each user; exclusive: no users, the server is being stopped
-        start.lock      exclusive: a process creates or starts the server
+        start.lock      exclusive: a process creates or starts the server; `initdb` holds it, too
         keeper.lock     exclusive: held by the keeper that waits for the last user
         pgdata/         the server's data; created under another name and renamed when complete
         server.log
@@ -134,7 +134,7 @@ class EmbeddedPostgres:
                     self._lock(users, fcntl.LOCK_SH)
                     with self._open_lock("start.lock") as start:
                         self._lock(start, fcntl.LOCK_EX)
-                        self._url = self._ensure_running()
+                        self._url = self._ensure_running(start)
                 except BaseException:
                     users.close()
                     raise
@@ -173,7 +173,7 @@ class EmbeddedPostgres:
                 self._lock(start, fcntl.LOCK_EX)
                 if not has_server_ended(self._pgdata):
                     return False  # another user has started it
-                self._ensure_running()
+                self._ensure_running(start)
             return True
 
     def close(self) -> None:
@@ -208,7 +208,7 @@ class EmbeddedPostgres:
                 )
             self._clock.sleep(0.02)
 
-    def _ensure_running(self) -> str:
+    def _ensure_running(self, start: IO[bytes]) -> str:
         socket_directory = socket_directory_in_use(self._pgdata)
         if socket_directory is not None and (url := self._address_if_ready(socket_directory)):
             return url
@@ -217,10 +217,10 @@ class EmbeddedPostgres:
             make_traversable(self._directory / "pgdata")
             make_traversable(programs())
         if not (self._pgdata / "PG_VERSION").exists():
-            self._create(account)
+            self._create(account, start)
         return self._launch(account)
 
-    def _create(self, account: Account) -> None:
+    def _create(self, account: Account, start: IO[bytes]) -> None:
         new = self._directory / "pgdata.new"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(mode=0o700)
@@ -230,6 +230,7 @@ class EmbeddedPostgres:
                 str(programs() / "initdb"),
                 *("-D", str(new), "-U", _ROLE, "--auth=trust", "--encoding=UTF8", "--locale=C"),
                 "--no-instructions",
+                lock=start,
             ),
             "be created",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import psycopg
@@ -82,7 +83,7 @@ def _user(directory: Path) -> subprocess.Popen[str]:
     return child
 
 
-def _kill(child: subprocess.Popen[str]) -> None:
+def _kill(child: subprocess.Popen[Any]) -> None:
     child.kill()
     child.communicate()
 
@@ -134,10 +135,10 @@ def test_the_keeper_stops_the_server_of_a_killed_user(directory: Path) -> None:
         assert _query(server.url, "SELECT 1") == 1
 
 
-# Waits for a line in a pipe before it starts the server.
-_WAITING_PG_CTL = """#!/bin/sh
-case "$1" in start) echo > {fake}/begun; read go < {fake}/go;; esac
-exec {real}/pg_ctl "$@"
+# Waits for a line in a pipe before it creates or starts the server.
+_WAITING_PROGRAM = """#!/bin/sh
+case "$1" in start|-D) echo > {fake}/begun; read go < {fake}/go;; esac
+exec {real}/{name} "$@"
 """
 _STARTING = """
 import sys
@@ -149,16 +150,13 @@ embedded.EmbeddedPostgres(Path(sys.argv[1])).start()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_user_that_dies_during_the_start_leaves_no_server(
-    directory: Path, tmp_path: Path, number: signal.Signals
-) -> None:
-    """The server starts nevertheless, and the keeper stops it."""
-    fake = tmp_path / "programs"
+def _user_in_start(directory: Path, fake: Path, waiting: str) -> subprocess.Popen[bytes]:
+    """Return a user that is being started, and whose program `waiting` waits for a line in `fake / "go"`."""
     fake.mkdir()
-    (fake / "initdb").symlink_to(programs() / "initdb")
-    (fake / "pg_ctl").write_text(_WAITING_PG_CTL.format(fake=fake, real=programs()))
-    (fake / "pg_ctl").chmod(0o755)
+    for name in {"initdb", "pg_ctl"} - {waiting}:
+        (fake / name).symlink_to(programs() / name)
+    (fake / waiting).write_text(_WAITING_PROGRAM.format(fake=fake, real=programs(), name=waiting))
+    (fake / waiting).chmod(0o755)
     for pipe in (fake / "begun", fake / "go"):
         os.mkfifo(pipe)
         pipe.chmod(0o666)
@@ -168,13 +166,34 @@ def test_a_user_that_dies_during_the_start_leaves_no_server(
         stderr=subprocess.DEVNULL,
     )
     (fake / "begun").read_text()
+    return user
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_user_that_dies_during_the_start_leaves_no_server(
+    directory: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """The server starts nevertheless, and the keeper stops it."""
+    user = _user_in_start(directory, tmp_path / "programs", "pg_ctl")
     user.send_signal(number)
     assert user.wait() != 0
-    (fake / "go").write_text("go\n")
+    (tmp_path / "programs" / "go").write_text("go\n")
     deadline = time.monotonic() + 240
     while "database system is shut down" not in (directory / "server.log").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_a_start_waits_for_the_initdb_of_a_killed_user(directory: Path, tmp_path: Path) -> None:
+    """Both would write to the same directory."""
+    user = _user_in_start(directory, tmp_path / "programs", "initdb")
+    _kill(user)
+    with (directory / "start.lock").open("ab") as lock:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (tmp_path / "programs" / "go").write_text("go\n")
+    with EmbeddedPostgres(directory) as server:
+        assert _query(server.url, "SELECT 1") == 1
 
 
 def test_the_server_keeps_running_after_another_user_was_killed(directory: Path) -> None:
