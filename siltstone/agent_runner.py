@@ -1,7 +1,7 @@
 """Life of an agent process: open its parts, announce it, run it.
 
-This module is apart from the command `siltstone agent`, which can therefore log a message while the agent's
-code is being loaded.
+This module is apart from the command `siltstone agent`, which can therefore create a PostgreSQL and log a
+message while the agent's code is being loaded.
 """
 
 from __future__ import annotations
@@ -16,27 +16,22 @@ from typing import TYPE_CHECKING
 from agent.process import run
 from agent.runtime.slow_start_warning import warn_if_slow
 from siltstone.console import emit_json
-from siltstone.context import (
-    catalog_url,
-    check_store,
-    create_data_dir,
-    database_limits,
-    start_wait,
-    store_config,
-)
+from siltstone.context import catalog_url, database_limits, store_config
 from siltstone.kafka_client.agent_discovery import announce
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from core.outage import StartWait
     from siltstone.settings.configuration import Settings
 
 
-def run_agent(settings: Settings, *, stop_on_eof: bool) -> None:
-    """Run an agent until SIGTERM or SIGINT; with `stop_on_eof`, also until standard input ends."""
-    create_data_dir(settings)  # commands find the agent by a file in it
-    wait = start_wait(settings)
-    check_store(settings, wait=wait)
+def run_agent(settings: Settings, *, wait: StartWait, stop_on_eof: bool) -> None:
+    """Run an agent until SIGTERM or SIGINT; with `stop_on_eof`, also until standard input ends.
+
+    `wait` says for how long a catalog or a store that does not respond is no error. The data directory must
+    exist.
+    """
     with contextlib.ExitStack() as stack:
         with warn_if_slow("starting the PostgreSQL of the data directory"):
             url = stack.enter_context(catalog_url(settings))

@@ -61,6 +61,19 @@ def catalog_url(settings: Settings, *, create: bool = True) -> Iterator[str]:
         yield postgres.url
 
 
+@contextlib.contextmanager
+def create_catalog_ahead(settings: Settings) -> Iterator[None]:
+    """Create the embedded PostgreSQL of a new data directory while the block loads code.
+
+    `catalog_url` waits for it, starts it, and reports its errors.
+    """
+    if settings.catalog is not None:
+        yield
+        return
+    with EmbeddedPostgres(settings.data_dir / "catalog").create_ahead():
+        yield
+
+
 def database_limits(settings: Settings) -> DatabaseLimits:
     """Return the limits of this process's connections to the catalog."""
     return replace(settings.database, allow_unsafe_commits=settings.allow_unsafe_commits)

@@ -26,6 +26,7 @@ the programs become traversable, but not readable, for other users.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import shutil
@@ -56,7 +57,7 @@ from catalog.errors import EmbeddedPostgresError
 from core.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
     from typing import IO, Self
 
@@ -123,6 +124,27 @@ class EmbeddedPostgres:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @contextlib.contextmanager
+    def create_ahead(self) -> Iterator[None]:
+        """Let a thread create the server's data during the block, if there are none.
+
+        `start` waits for the thread as for another process. If the creation failed, `start` repeats it and
+        raises its error.
+        """
+        thread = threading.Thread(target=self._create_ahead, name="creation of PostgreSQL", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+
+    def _create_ahead(self) -> None:
+        with contextlib.suppress(EmbeddedPostgresError, OSError, subprocess.SubprocessError):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            with self._open_lock("start.lock") as start:
+                if _try_lock(start, fcntl.LOCK_EX):
+                    self._create_if_new(start)
 
     def start(self) -> str:
         """Register as a user, start the server if it does not run, and return its address."""
@@ -212,13 +234,17 @@ class EmbeddedPostgres:
         socket_directory = socket_directory_in_use(self._pgdata)
         if socket_directory is not None and (url := self._address_if_ready(socket_directory)):
             return url
+        return self._launch(self._create_if_new(start))
+
+    def _create_if_new(self, start: IO[bytes]) -> Account:
+        """Create the server's data if there are none, and return the account of the server."""
         account = account_for(self._pgdata)
         if account.user is not None:
             make_traversable(self._directory / "pgdata")
             make_traversable(programs())
         if not (self._pgdata / "PG_VERSION").exists():
             self._create(account, start)
-        return self._launch(account)
+        return account
 
     def _create(self, account: Account, start: IO[bytes]) -> None:
         new = self._directory / "pgdata.new"

@@ -8,10 +8,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import psutil
 import psycopg
@@ -194,6 +195,45 @@ def test_a_start_waits_for_the_initdb_of_a_killed_user(directory: Path, tmp_path
         (tmp_path / "programs" / "go").write_text("go\n")
     with EmbeddedPostgres(directory) as server:
         assert _query(server.url, "SELECT 1") == 1
+
+
+def test_a_start_waits_for_a_creation_ahead(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start begins while the thread creates the server, and creates none itself."""
+    begun = threading.Event()
+    creators: list[threading.Thread] = []
+    create = EmbeddedPostgres._create
+
+    def begin_and_create(self: EmbeddedPostgres, account: Account, start: IO[bytes]) -> None:
+        creators.append(threading.current_thread())
+        begun.set()
+        create(self, account, start)
+
+    monkeypatch.setattr(EmbeddedPostgres, "_create", begin_and_create)
+    server = EmbeddedPostgres(directory)
+    with server.create_ahead():
+        assert begun.wait(240)
+        with server:
+            assert _query(server.url, "SELECT 1") == 1
+    assert len(creators) == 1
+    assert creators != [threading.current_thread()]
+    with EmbeddedPostgres(directory).create_ahead():
+        pass
+    assert len(creators) == 1
+
+
+def test_a_start_reports_why_a_creation_ahead_failed(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as changed:
+        changed.setattr("catalog.database.embedded.host._PACKAGE", "no_such_package")
+        server = EmbeddedPostgres(directory)
+        with server.create_ahead():
+            pass
+        with pytest.raises(EmbeddedPostgresError, match=r"siltstone\[agent\]"):
+            server.start()
+    with server.create_ahead():
+        pass
+    assert (directory / "pgdata" / "PG_VERSION").exists()
 
 
 def test_the_server_keeps_running_after_another_user_was_killed(directory: Path) -> None:
