@@ -110,6 +110,30 @@ def test_a_commit_reads_as_many_pages_in_a_large_catalog(
     assert large["advance_partitions"] <= empty["advance_partitions"] + PARTITIONS
 
 
+def test_a_commit_looks_its_partitions_up_in_a_large_catalog(
+    scene: Scene, catalog_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL plans the statements of a connection once, and must not scan all partitions for each commit."""
+    topic = scene.topic("t", PARTITIONS)
+    scene.topic("other", 100 * PARTITIONS)
+    sent = Sent(monkeypatch)
+    keys = [PartitionId(topic.topic_id, number) for number in range(PARTITIONS)]
+    statements = sent.of_a_commit(scene, keys)
+    assert {"lock_partitions", "advance_partitions", "insert_extents"} <= set(statements)
+    with psycopg.connect(catalog_url, row_factory=scalar_row) as connection:
+        arrays.register(connection)
+        connection.execute(b"SET plan_cache_mode = force_generic_plan")
+        connection.execute(b"DELETE FROM extents")
+        for query, params in statements.values():
+            if query.name not in ("insert_file", "insert_result"):
+                connection.execute(query.sql, params, prepare=True)
+        scans = connection.execute(
+            b"SELECT relname FROM pg_stat_xact_user_tables WHERE seq_tup_read > 10 * %s", (PARTITIONS,)
+        )
+        assert scans.fetchall() == []
+        connection.rollback()
+
+
 def test_a_section_writes_few_bytes_of_wal(scene: Scene, catalog_url: str) -> None:
     """The server of the tests writes no images of full pages, and no other client uses it."""
     topic = scene.topic("t", PARTITIONS)
