@@ -305,7 +305,7 @@ class LocalLogService:
                 lambda: self.tail_cache.restarts,
             ),
             "siltstone_tail_cache_dropped_files": (
-                "Committed files that the tail cache skipped because too many bytes were pending",
+                "Committed files that the tail cache skipped: too many bytes were pending, or files open",
                 lambda: self.tail_cache.dropped_files,
             ),
         }

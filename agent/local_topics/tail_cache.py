@@ -7,7 +7,9 @@ bounded by the topic's `local.retention.*`. Losing it loses no data. It restarts
 not read in a later one, because the log may have lost the last batches of an earlier epoch.
 
 One thread writes, and the bytes that wait for it are bounded. Files beyond the bound are skipped, and the log
-restarts after them. Neither producers nor the tail in memory wait for the disk.
+restarts after them. The same holds while the process has many files open: each log needs some, and a log with
+records of its own could not be written without them. Neither producers nor the tail in memory wait for the
+disk.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import structlog
 
 from agent.local_topics.log_config import log_config_of
 from agent.read.hot_tail import TailRead
+from agent.runtime.process_resources import may_open_more_files, open_file_limit
 from agent.runtime.work_pool import WorkPool
 from core.errors import SiltstoneError
 from local_tier.topic_partition import TopicPartition
@@ -57,7 +60,7 @@ class TailCache:
         self._directory = directory
         self._limit = max_pending_bytes
         self._pool = WorkPool("tail cache", threads=1, max_waiting=_MAX_PENDING_FILES)
-        self._writes: set[asyncio.Task[None]] = set()
+        self._writes: set[asyncio.Task[bool]] = set()
         self.pending_bytes = 0
         self.written_bytes = 0
         self.dropped_files = 0
@@ -91,12 +94,21 @@ class TailCache:
         self._writes.add(write)
         write.add_done_callback(partial(self._written, size))
 
-    def _written(self, size: int, write: asyncio.Task[None]) -> None:
+    def _written(self, size: int, write: asyncio.Task[bool]) -> None:
         self.pending_bytes -= size
         self._writes.discard(write)
+        if not write.cancelled() and write.exception() is None and not write.result():
+            self.dropped_files += 1
 
-    def _write(self, manager: LogManager, work: Sequence[_Section]) -> None:
+    def _write(self, manager: LogManager, work: Sequence[_Section]) -> bool:
+        """Write sections; return False if some were skipped because too many files are open."""
+        may_write, is_complete = may_open_more_files(), True
         for topic, partition, epoch, runs in work:
+            if manager.get(TopicPartition(topic.name, partition)) is None:  # a new log opens several files
+                may_write = may_open_more_files()
+            if not may_write:
+                is_complete = False
+                continue
             try:
                 log = manager.get_or_create(
                     topic.name, topic.topic_id, partition, log_config_of(topic.config)
@@ -110,6 +122,13 @@ class TailCache:
                     partition=partition,
                     reason=str(error),
                 )
+        if not is_complete:
+            _log.warning(
+                "the tail cache skips batches, because the process has too many files open",
+                limit=open_file_limit(),
+                remedy="raise the limit of open files (ulimit -n, LimitNOFILE in systemd)",
+            )
+        return is_complete
 
     def _append(
         self,

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _log = structlog.get_logger(__name__)
-_DESCRIPTORS = (Path("/proc/self/fd"), Path("/dev/fd"))
+_PROC_DESCRIPTORS = Path("/proc/self/fd")
+_DESCRIPTORS = Path("/dev/fd")
+_USABLE_FILES = 0.75
 # Constants of glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _FREE_BYTES = 64 * 1024 * 1024
@@ -60,10 +62,21 @@ def open_file_limit() -> int:
 
 def open_file_count() -> int:
     """Return the number of open files, or 0 if the system does not report it."""
-    for directory in _DESCRIPTORS:
-        if directory.is_dir():
-            return sum(1 for _ in directory.iterdir())
-    return 0
+    if _PROC_DESCRIPTORS.is_dir():  # from Linux 6.2 on, its size is the number
+        return _PROC_DESCRIPTORS.stat().st_size or _entries(_PROC_DESCRIPTORS)
+    return _entries(_DESCRIPTORS) if _DESCRIPTORS.is_dir() else 0
+
+
+def _entries(directory: Path) -> int:
+    return sum(1 for _ in directory.iterdir())
+
+
+def may_open_more_files() -> bool:
+    """Return True while the process has less than three quarters of the files open that it may.
+
+    What can do without more files leaves the rest to connections and to logs that have records of their own.
+    """
+    return open_file_count() < open_file_limit() * _USABLE_FILES
 
 
 def keep_freed_memory() -> None:

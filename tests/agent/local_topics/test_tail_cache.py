@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent.listeners import KafkaListener
 from agent.read.fetch_plan import PartitionFetch
+from agent.runtime.process_resources import open_file_count
 from local_tier.files.file_system import RealFileSystem
 from object_store.accounting import RequestKind
 from tests.agent.small_compaction import compact
@@ -28,6 +31,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 
 #: Nothing in memory: records that are not on disk come from the object store.
 NO_MEMORY = {"tail_bytes": 0, "cache_bytes": 0}
+PARTITIONS = 60
 
 
 async def _values(running: RunningAgent, offset: int = 0, partition: int = 0) -> list[str]:
@@ -168,6 +172,35 @@ async def test_a_tail_cache_that_cannot_keep_up_skips_files(agents: Agents, tmp_
         assert running.agent.data.local_logs.tail_cache.dropped_files == 3
         assert await _values(running) == ["0", "1", "2"]
         assert running.agent.data.local_logs.reader.tail_cache_hits == 0
+
+
+async def test_the_tail_cache_leaves_open_files_to_logs_with_records_of_their_own(
+    agents: Agents, tmp_path: Path
+) -> None:
+    """A disk counts as failed if a file in it cannot be opened."""
+    listeners = (KafkaListener(port=0),)
+    async with agents.running(
+        local_directories=(tmp_path / "disk",), kafka_listeners=listeners, **NO_MEMORY
+    ) as running:
+        await running.create_topic("t", PARTITIONS)
+        await running.create_topic("local", 1, storage_mode="local")
+        await running.produce("local", {"value": "before"})
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, ((open_file_count() + 30) * 4 // 3, hard))
+        try:
+            for partition in range(PARTITIONS):
+                await running.produce("t", {"value": "x"}, partition=partition)
+                await running.agent.data.local_logs.tail_cache.idle()
+            await running.produce("local", {"value": "after"})
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        local_logs = running.agent.data.local_logs
+        assert local_logs.storage is not None
+        assert local_logs.storage.manager.offline_directories == []
+        assert 0 < local_logs.tail_cache.dropped_files < PARTITIONS
+        assert await _values(running, partition=PARTITIONS - 1) == ["x"]
+        page = await running.read("local", 0)
+        assert [record["value"] for record in page["records"]] == ["before", "after"]
 
 
 async def test_the_tail_cache_of_a_deleted_topic_is_deleted(
