@@ -210,6 +210,9 @@ class _PlainRows:
         if self._connection is None:
             conninfo = connection_string(self._url, DatabaseLimits())
             self._connection = psycopg.connect(conninfo, autocommit=True)
+            self._connection.prepare_threshold = 0
+            # A plan for the given number of partitions may scan all of them.
+            self._connection.execute(b"SET plan_cache_mode = force_generic_plan")
             arrays.register(self._connection)
         self._offset += RECORDS
         params = {
