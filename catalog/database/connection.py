@@ -33,13 +33,15 @@ def session_parameters(limits: DatabaseLimits, *, lock_seconds: float | None = N
     """Return PostgreSQL's parameters of a connection, by name; `lock_seconds` replaces the usual limit.
 
     The parameters for TCP are the server's: without them, connections of a machine that lost its power stay
-    open for hours. They do not matter for a Unix socket.
+    open for hours. They do not matter for a Unix socket. The cost of a random page is that of a cached one,
+    because the tables in use are cached. With the server's default, PostgreSQL scans 10,000 rows to find 100.
     """
     lock_seconds = limits.lock_seconds if lock_seconds is None else lock_seconds
     return {
         "search_path": SCHEMA,
         "timezone": "UTC",
         "client_min_messages": "warning",
+        "random_page_cost": "1.1",
         "statement_timeout": f"{limits.statement_seconds}s",
         "lock_timeout": _milliseconds(lock_seconds),
         "idle_in_transaction_session_timeout": _milliseconds(limits.silent_client_seconds),

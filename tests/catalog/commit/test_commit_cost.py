@@ -113,7 +113,7 @@ def test_a_commit_reads_as_many_pages_in_a_large_catalog(
 def test_a_commit_looks_its_partitions_up_in_a_large_catalog(
     scene: Scene, catalog_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PostgreSQL plans the statements of a connection once, and must not scan all partitions for each commit."""
+    """PostgreSQL plans the statements of a connection once, and must not scan all partitions each time."""
     topic = scene.topic("t", PARTITIONS)
     scene.topic("other", 100 * PARTITIONS)
     sent = Sent(monkeypatch)
