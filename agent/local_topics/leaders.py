@@ -83,6 +83,10 @@ class LeaderDirectory:
             return leaders
         return (await self._look_up([topic], brokers))[topic.topic_id]
 
+    async def refresh(self, topic: Topic, brokers: Sequence[Broker]) -> Mapping[int, LocalLeader]:
+        """Return the leader of each partition, as the catalog has it now: a deleted topic has none."""
+        return (await self._look_up([topic], brokers))[topic.topic_id]
+
     async def of_many(
         self, topics: Sequence[Topic], brokers: Sequence[Broker]
     ) -> Mapping[UUID, Mapping[int, LocalLeader]]:

@@ -26,6 +26,7 @@ import structlog
 
 from agent.cluster.errors import AppendFailedError, DiskLateError, NotLeaderError
 from agent.local_topics.log_config import log_config_of
+from agent.local_topics.partition_locks import PartitionLocks
 from agent.read.fetch_result import offset_error
 from agent.read.hot_tail import TailRead
 from agent.runtime.errors import BusyError, StoppingError
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from agent.local_topics.disk_pools import DiskPools
     from agent.local_topics.leaders import LeaderDirectory
     from agent.local_topics.log_mover import LogMover
-    from agent.local_topics.partition_locks import PartitionLocks
     from agent.local_topics.transaction_verifier import TransactionVerifier
     from agent.read.commit_notifier import CommitNotifier
     from agent.read.fetch_plan import Cursor
@@ -134,6 +134,7 @@ class LocalTopics:
         self.mover = mover
         self._verifier = verifier
         self._failed = failed_producers
+        self._reopening = PartitionLocks()
         self._queues: dict[tuple[PartitionId, int | None], deque[_Item]] = {}
         self._recorded_directories = set(recorded_directories)
         self._running: set[asyncio.Task[None]] = set()
@@ -149,6 +150,10 @@ class LocalTopics:
         is not in the directory that the catalog has recorded.
         """
         leader = (await self._leaders.of(topic, await self._brokers.live())).get(partition)
+        current = self._current(topic, partition)
+        if current is None and self._manager.is_set_aside(topic.topic_id, partition):
+            leader = await self._reopen(topic, partition)
+            current = self._current(topic, partition)
         where = f"{topic.name}-{partition}"
         if leader is None:
             raise NotLeaderError(
@@ -165,9 +170,6 @@ class LocalTopics:
                 remedy="repair or mount all disks of the agent, then start it again",
             )
         partition_id = PartitionId(topic.topic_id, partition)
-        current = self._manager.get(name)
-        if current is not None and current.topic_id != topic.topic_id:
-            current = None
         if current is not None and self.mover.is_switching(partition_id):
             return current, leader.leader_epoch
         if leader.directory_id in {None, UNASSIGNED}:
@@ -175,6 +177,28 @@ class LocalTopics:
         assert leader.directory_id is not None
         directory_id = await self._directory_of(partition_id, current, leader.directory_id)
         return self._manager.get_existing(name, topic.topic_id, directory_id), leader.leader_epoch
+
+    def _current(self, topic: Topic, partition: int) -> UnifiedLog | None:
+        """Return the log of a partition, unless it is that of another topic of the same name."""
+        log = self._manager.get(TopicPartition(topic.name, partition))
+        return log if log is not None and log.topic_id == topic.topic_id else None
+
+    async def _reopen(self, topic: Topic, partition: int) -> LocalLeader | None:
+        """Open the log of an undeleted topic again; return the leader of the partition.
+
+        It stays as it is if another node leads the partition, or if the topic was deleted again.
+        """
+        partition_id = PartitionId(topic.topic_id, partition)
+        async with self._reopening.hold(partition_id):
+            leader = (await self._leaders.refresh(topic, await self._brokers.live())).get(partition)
+            if leader is not None and leader.node_id == self._brokers.own.node_id:
+                recorded = None if leader.directory_id == UNASSIGNED else leader.directory_id
+                found = self._manager.find_set_aside(topic.topic_id, partition, recorded)
+                if found is not None:
+                    name, config = TopicPartition(topic.name, partition), log_config_of(topic.config)
+                    reopen = partial(self._manager.reopen, name, found, config)
+                    await self._disks.at(found.path.parent).run(reopen)
+            return leader
 
     async def _directory_of(self, partition: PartitionId, log: UnifiedLog | None, recorded: UUID) -> UUID:
         """Return the directory of a log, and record it if the catalog has another one.

@@ -64,6 +64,10 @@ _GAUGES: Final[dict[str, tuple[str, Callable[[LogManagerMetrics], float]]]] = {
         "Deleted logs whose files still exist",
         lambda each: each.logs_waiting_for_deletion,
     ),
+    "logs_set_aside": (
+        "Logs of deleted topics that are kept until these cannot be undeleted",
+        lambda each: each.logs_set_aside,
+    ),
     "uncleanable_logs": (
         "Compacted logs that are not cleaned before the next start, because cleaning them failed",
         lambda each: sum(each.cleaner.uncleanable_partitions.values()),

@@ -168,6 +168,12 @@ class MarkerWriter:
         """Look for pending markers now."""
         self._woken.set()
 
+    def reopened(self, partition: PartitionId) -> None:
+        """Look for markers and open transactions of a log that is served again: its topic was undeleted."""
+        if self._to_find is not None:
+            self._to_find.add(partition)
+        self.check_again()
+
     def check_again(self) -> None:
         """Check the open transactions now, because the catalog may have lost some."""
         self._verifier.verify_again()

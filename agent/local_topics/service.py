@@ -25,12 +25,14 @@ from agent.local_topics.reader import LocalLogReader
 from agent.local_topics.storage import LocalStorage, StorageIdentity, free_directory, stored_node_id
 from agent.local_topics.tail_cache import TailCache
 from agent.local_topics.transaction_verifier import TransactionVerifier
+from catalog.model import PartitionId
 from core.errors import InvalidInputError, SiltstoneError
 from core.outage import Outage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from pathlib import Path
+    from uuid import UUID
 
     from agent.cluster.brokers import Brokers
     from agent.cluster.catalog_epoch import CatalogEpoch
@@ -196,6 +198,7 @@ class LocalLogService:
             outage=Outage("markers of transactions in local logs", clock=self._clock, ids=self._ids),
         )
         self._epoch.on_change(self.markers.check_again)
+        manager.on_reopen = self._note_reopened
         self.markers.start()
         self.reader.local_topics = self._appends.local_topics = self._local
         return leaders
@@ -204,6 +207,13 @@ class LocalLogService:
         """Note that markers may be pending. May be called from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._wake_markers)
+
+    def _note_reopened(self, topic_id: UUID, partition: int) -> None:
+        """Note that a log is served again. May be called from any thread."""
+        if self.markers is not None:
+            note = partial(self.markers.reopened, PartitionId(topic_id, partition))
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(note)
 
     def _wake_markers(self) -> None:
         if self.markers is not None:

@@ -1,8 +1,11 @@
 """The local logs on the agent's disks, kept in step with the topics of the catalog.
 
 A directory belongs to one node of one cluster permanently (`meta.properties`). Used directories therefore
-determine the node id. The log of a topic that the catalog records as deleted is deleted. Any other log
-without a topic is renamed to a stray and kept.
+determine the node id.
+
+The log of a deleted local topic is set aside. It is opened again if the topic is undeleted, and deleted after
+the catalog has confirmed that it cannot be. The log of a deleted object topic is only a copy of its tail, and
+is deleted at once. Any other log without a topic is renamed to a stray and kept.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from agent.local_tier_settings import LocalTierSettings
 from agent.local_topics.log_config import log_config_of
+from catalog.lifecycle.deletions import TopicAbsence
 from catalog.model import PartitionId
 from catalog.topics.local_leaders import UNASSIGNED
 from core.errors import RetryableError, SiltstoneError
@@ -29,7 +33,9 @@ from local_tier.manager.config import LogManagerConfig
 from local_tier.manager.directory_services import DirectorySchedulers
 from local_tier.manager.log_directories import DirectoryOwner
 from local_tier.manager.log_manager import LogManager
+from local_tier.manager.set_aside_logs import Disposal
 from local_tier.scheduler import BackgroundScheduler
+from local_tier.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -42,10 +48,15 @@ if TYPE_CHECKING:
     from local_tier.config import LogConfig
     from local_tier.files.file_system import FileSystem
     from local_tier.log.unified_log import UnifiedLog
-    from local_tier.topic_partition import TopicPartition
+    from local_tier.manager.set_aside_logs import SetAsideLog
 
 _MAX_AGENTS = 1000
 _MAX_TOPICS_PER_CALL = 1_000
+_DISPOSALS = {
+    TopicAbsence.UNKNOWN: Disposal.STRAY,
+    TopicAbsence.DELETED: Disposal.WAIT,
+    TopicAbsence.PURGED: Disposal.DELETE,
+}
 TOPIC_SYNC_MS = 5_000
 
 
@@ -68,8 +79,12 @@ class LeaderTable(Protocol):
 class DeletionTable(Protocol):
     """The deletions that the catalog has recorded."""
 
-    def confirm_gone_topics(self, topic_ids: Collection[UUID]) -> Mapping[UUID, bool]:
-        """Return those of the topics that do not exist, with True if they were deleted."""
+    def confirm_gone_topics(self, topic_ids: Collection[UUID]) -> Mapping[UUID, TopicAbsence]:
+        """Return those of the topics that do not exist, and why."""
+        ...
+
+    def find_purged_topics(self, topic_ids: Collection[UUID]) -> Collection[UUID]:
+        """Return those of the topics that seem to be purged; `confirm_gone_topics` confirms it."""
         ...
 
 
@@ -164,7 +179,7 @@ class LocalStorage:
             schedulers.tasks.start()
             schedulers.failures.start()
         try:
-            self.manager.start(topics.config_of, lambda ids: self._deletable_at_start(ids, topics.by_id))
+            self.manager.start(topics.config_of, lambda logs: self._disposals_at_start(logs, topics.by_id))
         except BaseException:
             self._stop_schedulers()
             raise
@@ -172,6 +187,8 @@ class LocalStorage:
         # may be older, and would hide records that were acknowledged before a crash.
         for log in self.manager.logs():
             log.update_high_watermark(log.log_end_offset)
+        if self.manager.set_aside_logs():
+            self.sync_topics()
         for path, schedulers in self._schedulers.items():
             schedulers.tasks.schedule_every(
                 "local-topics",
@@ -183,8 +200,10 @@ class LocalStorage:
     def sync_topics(self, path: Path | None = None) -> None:
         """Update the configuration of the logs in a directory or all, and set aside those without a topic.
 
+        Open the logs of undeleted topics again, and delete those of purged ones.
+
         The logs are listed before the topics: the topic of a listed log had been created before. So a topic
-        that is not listed was deleted, or the catalog has lost it. Only in the first case the log goes.
+        that is not listed was deleted, or the catalog has lost it. Only in the first case the log may go.
         """
         logs = [
             log
@@ -194,42 +213,84 @@ class LocalStorage:
         try:
             topics = {topic.topic_id: topic for topic in self._topics.list()}
             homeless = [log for log in logs if not _belongs_to(topics.get(_id_of(log)), log.topic_partition)]
-            gone = self._gone({_id_of(log) for log in homeless}, topics)
+            disposals = self._disposals([(log.topic_partition, _id_of(log)) for log in homeless], topics)
+        except SiltstoneError as error:
+            self._outage.failed(error)
+            return
+        for log in homeless:
+            disposal = disposals.get((log.topic_partition, _id_of(log)))
+            if disposal is not None:
+                with suppress(LogDirectoryOfflineError):  # decided again when the directory is back
+                    self.manager.set_aside(log, disposal)
+        try:
+            self._sync_set_aside(self.manager.set_aside_logs(path), topics)
         except SiltstoneError as error:
             self._outage.failed(error)
             return
         self._outage.succeeded()
-        for log in homeless:
-            is_deleted = gone.get(_id_of(log))
-            if is_deleted is not None:
-                with suppress(LogDirectoryOfflineError):  # decided again when the directory is back
-                    self.manager.set_aside(log, is_deleted=is_deleted)
         for log in logs:
             topic = topics.get(_id_of(log))
             if topic is not None and log not in homeless and log.config != log_config_of(topic.config):
                 self.manager.update_config(log, log_config_of(topic.config))
 
-    def _gone(self, topic_ids: Collection[UUID], topics: Mapping[UUID, Topic]) -> dict[UUID, bool]:
-        """Return those topics of logs without a partition that have no use for the log.
+    def _sync_set_aside(self, waiting: Sequence[SetAsideLog], topics: Mapping[UUID, Topic]) -> None:
+        """Open the logs of undeleted topics again, and delete those of purged topics."""
+        absent = sorted({log.topic_id for log in waiting} - topics.keys())
+        purged: set[UUID] = set()
+        for start in range(0, len(absent), _MAX_TOPICS_PER_CALL):
+            found = self._deletions.find_purged_topics(absent[start : start + _MAX_TOPICS_PER_CALL])
+            confirmed = self._deletions.confirm_gone_topics(found) if found else {}
+            purged |= {each for each, absence in confirmed.items() if absence is TopicAbsence.PURGED}
+        is_any_back = any(log.topic_id in topics for log in waiting)
+        directories = self._leaders.directories_of(self._node_id) if is_any_back else {}
+        for log in waiting:
+            partition = PartitionId(log.topic_id, log.partition)
+            with suppress(LogDirectoryOfflineError):  # tried again when the directory is back
+                if log.topic_id in purged:
+                    self.manager.delete_set_aside(log)
+                elif log.topic_id in topics and partition in directories:
+                    self._reopen(log, topics[log.topic_id], directories[partition])
 
-        The value is True if the log may be deleted: that of a deleted topic, or of a topic in the object
-        store, whose log is only a copy of its tail.
+    def _reopen(self, log: SetAsideLog, topic: Topic, recorded: UUID | None) -> None:
+        directory_id = None if recorded == UNASSIGNED else recorded
+        if topic.is_local and log == self.manager.find_set_aside(log.topic_id, log.partition, directory_id):
+            name = TopicPartition(topic.name, log.partition)
+            self.manager.reopen(name, log, log_config_of(topic.config))
+
+    def _disposals(
+        self, logs: Collection[tuple[TopicPartition, UUID]], topics: Mapping[UUID, Topic]
+    ) -> dict[tuple[TopicPartition, UUID], Disposal]:
+        """Return what becomes of logs without a partition. One that the catalog may not list yet is left out.
+
+        A log of a local topic that has another name now waits to be opened under it.
         """
-        gone = {each: not topics[each].is_local for each in topic_ids if each in topics}
-        unknown = sorted(each for each in topic_ids if each not in topics)
+        unknown = sorted({topic_id for _, topic_id in logs} - topics.keys())
+        gone: dict[UUID, TopicAbsence] = {}
         for start in range(0, len(unknown), _MAX_TOPICS_PER_CALL):
             gone |= self._deletions.confirm_gone_topics(unknown[start : start + _MAX_TOPICS_PER_CALL])
-        return gone
+        disposals = {}
+        for name, topic_id in logs:
+            topic = topics.get(topic_id)
+            if topic is None:
+                if topic_id in gone:
+                    disposals[name, topic_id] = _DISPOSALS[gone[topic_id]]
+            elif not topic.is_local:
+                disposals[name, topic_id] = Disposal.DELETE
+            else:
+                disposals[name, topic_id] = Disposal.STRAY if topic.name == name.topic else Disposal.WAIT
+        return disposals
 
-    def _deletable_at_start(self, topic_ids: Collection[UUID], topics: Mapping[UUID, Topic]) -> set[UUID]:
-        gone = self._gone(topic_ids, topics)
-        for topic_id in topic_ids:
-            if topic_id not in gone:
+    def _disposals_at_start(
+        self, logs: Collection[tuple[TopicPartition, UUID]], topics: Mapping[UUID, Topic]
+    ) -> Mapping[tuple[TopicPartition, UUID], Disposal]:
+        disposals = self._disposals(logs, topics)
+        for name, topic_id in logs:
+            if (name, topic_id) not in disposals:
                 raise RetryableError(
                     f"topic {topic_id} exists, but the catalog did not list it",
                     remedy="start the agent again; the catalog has just failed over",
                 )
-        return {topic_id for topic_id, is_deleted in gone.items() if is_deleted}
+        return disposals
 
     def close(self) -> None:
         """Flush and close all logs, and mark the directories as cleanly shut down."""

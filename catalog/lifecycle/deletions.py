@@ -13,6 +13,7 @@ back to life. Rows are locked in the order: owner, files by id, `deletions`.
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import TYPE_CHECKING, TypeVar
 
 from catalog.database import arrays
@@ -34,6 +35,18 @@ _OWNER_QUERIES = {
     OwnerKind.SESSION: (_SQL["lock_ended_session"], _SQL["find_session"]),
     OwnerKind.JOB: (_SQL["lock_finished_job"], _SQL["find_job"]),
 }
+
+
+class TopicAbsence(Enum):
+    """Why a topic of a local log does not exist, which decides about the log.
+
+    `UNKNOWN`: its creation may have been lost by a failover, so the log is kept. `DELETED`: the topic may be
+    undeleted, with its log. `PURGED`: it cannot be, or its records are in the object store; the log may go.
+    """
+
+    UNKNOWN = auto()
+    DELETED = auto()
+    PURGED = auto()
 
 
 class Deletions:
@@ -86,19 +99,26 @@ class Deletions:
         params = {"owner_id": owner_id}
         return self._confirm("deletions.confirm_unknown", lambda each: not each.rows(find, params))
 
-    def confirm_gone_topics(self, topic_ids: Collection[UUID]) -> dict[UUID, bool]:
-        """Return those of the topics that do not exist, with True if they were deleted.
-
-        The logs of deleted topics on local disks may be deleted. Of any other topic the creation may have
-        been lost by a failover.
-        """
+    def confirm_gone_topics(self, topic_ids: Collection[UUID]) -> dict[UUID, TopicAbsence]:
+        """Return those of the topics that do not exist, and why."""
         params = {"topic_ids": arrays.uuids(topic_ids)}
 
-        def work(transaction: Transaction) -> dict[UUID, bool]:
-            known = {row.topic_id: row.is_deleted for row in transaction.rows(_SQL["lock_topics"], params)}
-            return {each: each in known for each in topic_ids if known.get(each, True)}
+        def work(transaction: Transaction) -> dict[UUID, TopicAbsence]:
+            gone = dict.fromkeys(topic_ids, TopicAbsence.UNKNOWN)
+            for row in transaction.rows(_SQL["lock_topics"], params):
+                if row.is_deleted:
+                    gone[row.topic_id] = TopicAbsence.PURGED if row.needs_no_log else TopicAbsence.DELETED
+                else:
+                    del gone[row.topic_id]
+            return gone
 
         return self._confirm("deletions.confirm_gone_topics", work)
+
+    def find_purged_topics(self, topic_ids: Collection[UUID]) -> list[UUID]:
+        """Return those of the topics that seem to be purged; `confirm_gone_topics` confirms it."""
+        params = {"topic_ids": arrays.uuids(topic_ids)}
+        rows = self._database.read("deletions.find_purged_topics", _SQL["find_purged_topics"], params)
+        return [row.topic_id for row in rows]
 
     def confirm_unknown_transactions(self, transactions: Sequence[OpenTransaction]) -> list[OpenTransaction]:
         """Return those open transactions of local logs that the catalog does not know.

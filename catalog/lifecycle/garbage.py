@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _SQL = load_queries("garbage")
 MAX_REMOVED: Final = 5000
 """Default limit of the number of extents that one transaction removes."""
+LOCAL_TOPIC_KEPT_MS: Final = 7 * 24 * 3_600_000
+"""Time for which the row of a purged local topic stays, so that its agents learn to delete the logs."""
 RETRY_PAUSES: Final = {"first_pause_ms": 60_000, "max_pause_ms": 6 * 3_600_000}
 """Pauses before objects that could not be deleted are tried again."""
 
@@ -106,12 +108,14 @@ class Garbage:
         Return the number of rows.
 
         The result is 0 once there is nothing to remove. Concurrent callers work on different topics. A topic
-        can be undeleted until the first removal.
+        can be undeleted until the first removal. The first one of a local topic only marks it as purged, and
+        the others follow after `LOCAL_TOPIC_KEPT_MS`.
         """
 
         def work(transaction: Transaction) -> int:
             now_ms = transaction.now_ms()
-            topics = transaction.rows(_SQL["pick_deleted_topic"], {"before_ms": now_ms - delay_ms})
+            params = {"before_ms": now_ms - delay_ms, "local_before_ms": now_ms - LOCAL_TOPIC_KEPT_MS}
+            topics = transaction.rows(_SQL["pick_deleted_topic"], params)
             return _remove_some(transaction, topics[0].topic_id, limit, now_ms) if topics else 0
 
         return self._database.transact("garbage.remove_deleted", work)
@@ -119,7 +123,9 @@ class Garbage:
 
 def _remove_some(transaction: Transaction, topic_id: UUID, limit: int, now_ms: int) -> int:
     params = {"topic_id": topic_id, "limit": limit}
-    transaction.send(_SQL["begin_purge"], {"topic_id": topic_id, "now_ms": now_ms})
+    purged = transaction.rows(_SQL["begin_purge"], {"topic_id": topic_id, "now_ms": now_ms})
+    if purged and purged[0].is_local:
+        return len(purged)
     rows = transaction.rows(_SQL["remove_extents_of_topic"], params)
     removals = [FileRemoval(row.file_id, row.extents, row.claimed_extents, row.length) for row in rows]
     subtract_from_files(transaction, removals, now_ms)

@@ -4,6 +4,9 @@ A deletion moves the rows of the topic's partitions aside. Nothing that looks at
 retention, the planner) sees the topic any more, and its extents, producers and committed offsets stay as they
 are. Undeleting moves the rows back. A transaction that was open at the deletion is aborted in the topic. If
 it is ongoing, its producer is fenced, so that it is aborted everywhere.
+
+The logs of a local topic are on the disks of agents, which set them aside and open them again. The catalog
+records their leaders, and the transactions that the leaders must end in the logs.
 """
 
 from __future__ import annotations
@@ -60,17 +63,13 @@ class DeletedTopics:
         """Bring a deleted topic back with its records, settings and committed offsets; return it.
 
         TopicNotFoundError: no such topic can be brought back. TopicExistsError: another topic has the name
-        now. InvalidTopicError: several deleted topics had the name, or agents had the records on their disks.
+        now. InvalidTopicError: several deleted topics had the name, or an earlier release deleted a local
+        topic.
         CatalogUnavailableError: after a failover, agents may still have to create lost topics again.
         """
         target = name if new_name is None else new_name
         check_topic_name(target)
         topic = _choose(self.list(), name, topic_id).topic
-        if topic.is_local:
-            raise InvalidTopicError(
-                f"topic {name!r} had its records on the disks of agents, which delete them",
-                remedy="restore the log directories from a copy; the object store has no such records",
-            )
 
         def work(transaction: Transaction) -> None:
             check_no_lost_topics(transaction, self._incarnations)
@@ -83,15 +82,23 @@ class DeletedTopics:
             rows = transaction.rows(_SQL["lock_deleted"], params)
             if not rows or rows[0].is_purged:
                 raise _purged(name)
+            if (
+                topic.is_local
+                and not transaction.rows(_SQL["has_local_leaders"], params)[0].has_local_leaders
+            ):
+                raise _deleted_by_earlier_release(name)
             if transaction.rows(_TOPICS["find_conflicting_topics"], {"names": [target]}):
                 raise _taken(target)
             transaction.send(_SQL["fence_open_transactions"], params)
+            transaction.send(_SQL["fence_open_local_transactions"], params)
             transaction.send(_SQL["undelete"], params)
             transaction.send(_TOPICS["insert_partitions"], params)
             if transaction.count(_SQL["restore_partitions"], params) != topic.partition_count:
                 raise _purged(name)  # an earlier version deleted it, and kept no rows
             transaction.send(_SQL["restore_leader_epochs"], params)
             transaction.send(_SQL["abort_open_transactions"], params)
+            transaction.send(_SQL["restore_local_leaders"], params)
+            transaction.send(_SQL["restore_markers"], params)
             transaction.send(_SQL["forget_deleted_partitions"], params)
 
         try:
@@ -111,20 +118,28 @@ def _choose(deleted: Sequence[DeletedTopic], name: str, topic_id: UUID | None) -
         raise TopicNotFoundError(
             f"there is no deleted topic {which}", remedy="list them: siltstone topics list --deleted"
         )
-    if len(found) > 1:
-        ids = ", ".join(str(each.topic.topic_id) for each in found)
+    kept = [each for each in found if not each.is_purged]
+    if not kept:
+        raise _purged(name)
+    if len(kept) > 1:
+        ids = ", ".join(str(each.topic.topic_id) for each in kept)
         raise InvalidTopicError(
             f"several deleted topics had the name {name!r}", remedy=f"choose one by its identifier: {ids}"
         )
-    if found[0].is_purged:
-        raise _purged(name)
-    return found[0]
+    return kept[0]
 
 
 def _purged(name: str) -> TopicNotFoundError:
     return TopicNotFoundError(
         f"garbage collection has begun to remove the records of deleted topic {name!r}",
         remedy="raise topic_delete_delay_ms for the next time",
+    )
+
+
+def _deleted_by_earlier_release(name: str) -> InvalidTopicError:
+    return InvalidTopicError(
+        f"an earlier release deleted local topic {name!r} and did not record which agents have its logs",
+        remedy="restore the log directories from a copy; the object store has no such records",
     )
 
 

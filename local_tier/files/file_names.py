@@ -35,6 +35,8 @@ SWAP: Final = ".swap"
 
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
+SET_ASIDE: Final = "set-aside-offsets"
+"""File in the directory of a log that waits to be opened again or deleted."""
 
 MAX_NAME_BYTES: Final = 255
 

@@ -1,8 +1,10 @@
-"""The files that say to whom a directory belongs: `meta.properties` and `partition.metadata`.
+"""The files that say to whom a directory belongs, and how a log that was set aside is opened again.
 
 A log directory has a `meta.properties` in the format of Java property files. A partition directory has a
 `partition.metadata` with the topic's id. It is written before the first append, so that the log of a deleted
-topic is never taken for that of a new topic with the same name.
+topic is never taken for that of a new topic with the same name. The directory of a log that waits, because
+its topic was deleted and may come back, has a file with the log's entries of the checkpoints. Any other stray
+is never opened again by itself: it may be an old copy.
 
 Source: MetaProperties and PartitionMetadataFile of Kafka.
 """
@@ -10,6 +12,7 @@ Source: MetaProperties and PartitionMetadataFile of Kafka.
 from __future__ import annotations
 
 import binascii
+import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from local_tier.errors import CorruptCheckpointError
-from local_tier.files.file_names import META_PROPERTIES, PARTITION_METADATA
+from local_tier.files.file_names import META_PROPERTIES, PARTITION_METADATA, SET_ASIDE
 from local_tier.files.file_system import read_file, replace_file
 
 if TYPE_CHECKING:
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
 META_PROPERTIES_VERSION: Final = "1"
 PARTITION_METADATA_VERSION: Final = 0
 
+_SET_ASIDE_CONTENT: Final = re.compile(
+    rb"version: 0\nlog_start_offset: ([0-9]{1,19})\nrecovery_point: ([0-9]{1,19})\n"
+)
 
 _RESERVED_IDS: Final = 100
 """Kafka's DirectoryId.reserved: the first ids have a special meaning."""
@@ -143,3 +149,35 @@ def read_topic_id(file_system: FileSystem, directory: Path) -> UUID | None:
             remedy="remove the directory if the log is not needed; the agent does not change it",
         )
     return topic_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAsideOffsets:
+    """The entries that a log had in the checkpoints when it was set aside."""
+
+    log_start_offset: int
+    recovery_point: int
+
+
+def write_set_aside_offsets(file_system: FileSystem, directory: Path, offsets: SetAsideOffsets) -> None:
+    """Durably mark a partition directory as one that waits."""
+    start, point = offsets.log_start_offset, offsets.recovery_point
+    text = f"version: 0\nlog_start_offset: {start}\nrecovery_point: {point}\n"
+    replace_file(file_system, directory / SET_ASIDE, text.encode())
+
+
+def read_set_aside_offsets(file_system: FileSystem, directory: Path) -> SetAsideOffsets | None:
+    """Return the offsets of a directory that waits, or None. Raises CorruptCheckpointError."""
+    content = read_file(file_system, directory / SET_ASIDE)
+    if content is None:
+        return None
+    match = _SET_ASIDE_CONTENT.fullmatch(content)
+    if match is None:
+        raise CorruptCheckpointError(f"{directory / SET_ASIDE} cannot be read")
+    return SetAsideOffsets(log_start_offset=int(match[1]), recovery_point=int(match[2]))
+
+
+def remove_set_aside_offsets(file_system: FileSystem, directory: Path) -> None:
+    """Durably remove the mark."""
+    file_system.unlink(directory / SET_ASIDE, missing_ok=True)
+    file_system.sync_dir(directory)

@@ -20,13 +20,19 @@ from local_tier.files.file_names import (
     parse_segment_file,
     suffixed_partition_directory,
 )
-from local_tier.files.metadata_files import read_topic_id
+from local_tier.files.metadata_files import (
+    SetAsideOffsets,
+    read_set_aside_offsets,
+    read_topic_id,
+    write_set_aside_offsets,
+)
 from local_tier.log.log_loader import open_log
 from local_tier.manager.log_registry import UnreadableLog
+from local_tier.manager.set_aside_logs import Disposal, SetAsideLog
 from local_tier.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
     from uuid import UUID
 
@@ -43,6 +49,7 @@ if TYPE_CHECKING:
         LogDirFailureChannel,
     )
     from local_tier.manager.log_registry import LogRegistry
+    from local_tier.manager.set_aside_logs import SetAsideLogs
 
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
@@ -62,18 +69,22 @@ class ConfigLookup(Protocol):
         ...
 
 
-class DeletedLookup(Protocol):
-    """A function that knows which topics were deleted."""
+class DisposalLookup(Protocol):
+    """A function that decides about logs without a configuration."""
 
-    def __call__(self, topic_ids: Collection[UUID]) -> Collection[UUID]:
-        """Return those of the topics whose logs may be deleted."""
+    def __call__(
+        self, logs: Collection[tuple[TopicPartition, UUID]]
+    ) -> Mapping[tuple[TopicPartition, UUID], Disposal]:
+        """Return what becomes of logs, given by name and topic id. A log that is left out is a stray."""
         ...
 
 
-def nothing_deleted(topic_ids: Collection[UUID]) -> Collection[UUID]:
-    """Return no topic, so that all unknown logs are kept."""
-    del topic_ids
-    return ()
+def all_strays(
+    logs: Collection[tuple[TopicPartition, UUID]],
+) -> Mapping[tuple[TopicPartition, UUID], Disposal]:
+    """Return nothing, so that all unknown logs are kept."""
+    del logs
+    return {}
 
 
 class UnknownLog(NamedTuple):
@@ -162,6 +173,7 @@ class DirectoryLoader:
         registry: LogRegistry,
         directories: LogDirectories,
         failures: LogDirFailureChannel,
+        set_aside: SetAsideLogs,
         threads: int,
     ) -> None:
         self._file_system = file_system
@@ -171,12 +183,15 @@ class DirectoryLoader:
         self._registry = registry
         self._directories = directories
         self._failures = failures
+        self._set_aside = set_aside
         self._threads = threads
         self._unknown: list[UnknownLog] = []
         self._contents: dict[Path, DirectoryContents] = {}
         self._add_lock = threading.Lock()
         self.progress = RecoveryProgress()
         self.strays = 0
+        self.reopened: list[UnifiedLog] = []
+        """Logs with the mark of a log that waits: the agent was killed while it opened or closed them."""
 
     def load(self, config_of: ConfigLookup) -> None:
         """Open every log of every live directory, with `threads` threads per directory.
@@ -242,29 +257,99 @@ class DirectoryLoader:
                 directory.is_loaded = False
             return
 
-    def set_unknown_aside(self, find_deleted: DeletedLookup) -> None:
-        """Rename the logs without a configuration: to be deleted if their topic was, else to be kept.
+    def set_unknown_aside(self, find_disposals: DisposalLookup) -> None:
+        """Rename the logs without a configuration: to be deleted, to wait, or to be kept.
 
         Nothing but a deletion that was recorded proves that a log is not needed. The exception is the copy
-        of a move that has not ended, if the log that it copied is open.
+        of a move that has not ended, if the log that it copied is open, or waits.
         """
         unknown, self._unknown = self._unknown, []
-        topic_ids = {log.topic_id for log in unknown if log.topic_id is not None}
-        deleted = frozenset(find_deleted(topic_ids)) if topic_ids else frozenset()
-        for directory, name, topic_id in unknown:
-            is_deleted = topic_id in deleted or self._is_copy(name, topic_id)
-            state = DirectoryState.DELETE if is_deleted else DirectoryState.STRAY
-            aside = suffixed_partition_directory(name.topic, name.partition, state, self._ids.new_uuid())
+        names = {(_log_name(log.name), log.topic_id) for log in unknown if log.topic_id is not None}
+        disposals = find_disposals(names) if names else {}
+        for log in unknown:
+            disposal = Disposal.STRAY
+            if log.topic_id is not None:
+                disposal = disposals.get((_log_name(log.name), log.topic_id), Disposal.STRAY)
+            if disposal is Disposal.WAIT and log.name.state is DirectoryState.FUTURE:
+                disposal = Disposal.DELETE if _has_original(log, unknown) else Disposal.STRAY
+            if self._is_copy(log.name, log.topic_id):
+                disposal = Disposal.DELETE
             try:
-                self._file_system.rename(directory.path / name.name, directory.path / aside.name)
-                self._file_system.sync_dir(directory.path)
+                self._set_unknown_log_aside(log, disposal)
             except OSError as error:
-                self._failures.report(directory.path, error)
-                continue
-            if is_deleted:
-                self._services[directory.path].deletion_queue.add(directory.path / aside.name)
-            else:
-                self._record_stray(directory, aside)
+                self._failures.report(log.directory.path, error)
+
+    def _set_unknown_log_aside(self, log: UnknownLog, disposal: Disposal) -> None:
+        directory, name, topic_id = log
+        if disposal is Disposal.WAIT:
+            found = self._offsets_of(directory, name, is_future=False)
+            write_set_aside_offsets(self._file_system, directory.path / name.name, found)
+        state = DirectoryState.DELETE if disposal is Disposal.DELETE else DirectoryState.STRAY
+        aside = suffixed_partition_directory(name.topic, name.partition, state, self._ids.new_uuid())
+        path = directory.path / aside.name
+        self._file_system.rename(directory.path / name.name, path)
+        self._file_system.sync_dir(directory.path)
+        if disposal is Disposal.DELETE:
+            self._services[directory.path].deletion_queue.add(path)
+        elif disposal is Disposal.WAIT:
+            assert topic_id is not None
+            self._set_aside.add(SetAsideLog(path, topic_id, name.partition))
+        else:
+            self._record_stray(directory, aside)
+
+    def _offsets_of(
+        self, directory: LogDirectory, name: PartitionDirectory, *, is_future: bool
+    ) -> SetAsideOffsets:
+        """Return a log's entries of the checkpoints, or those of its mark if they are higher."""
+        log_name, contents = _log_name(name), self._contents[directory.path]
+        marked = self._read_mark(directory.path / name.name) or SetAsideOffsets(
+            log_start_offset=0, recovery_point=0
+        )
+        recovery_point = max(contents.recovery_points.get(log_name, 0), marked.recovery_point)
+        return SetAsideOffsets(
+            log_start_offset=max(contents.log_start_offsets.get(log_name, 0), marked.log_start_offset),
+            recovery_point=0 if is_future else recovery_point,
+        )
+
+    def _read_mark(self, path: Path) -> SetAsideOffsets | None:
+        """Return the mark of a log that waits, or None. A damaged mark is none."""
+        try:
+            return read_set_aside_offsets(self._file_system, path)
+        except CorruptDataError as error:
+            _log.warning("checkpoint_unreadable", path=str(path), error=str(error))
+            return None
+
+    def reopen(
+        self, directory: LogDirectory, found: SetAsideLog, name: TopicPartition, config: LogConfig
+    ) -> UnifiedLog:
+        """Open a log that was set aside, under a name that no directory has.
+
+        If it cannot be opened, it is unreadable, as at a start. Raises LogDirectoryOfflineError then, and
+        after a failure of the disk.
+        """
+        live = PartitionDirectory(name.topic, name.partition)
+        try:
+            offsets = self._read_mark(found.path) or SetAsideOffsets(log_start_offset=0, recovery_point=0)
+            self._file_system.rename(found.path, directory.path / live.name)
+            self._file_system.sync_dir(directory.path)
+            return self._open(
+                directory,
+                live,
+                config,
+                topic_id=found.topic_id,
+                had_clean_shutdown=False,
+                log_start_offset=offsets.log_start_offset,
+                recovery_point=offsets.recovery_point,
+            )
+        except OSError as error:
+            self._failures.report(directory.path, error)
+            raise LogDirectoryOfflineError(
+                f"log directory {directory.path} has failed", remedy="repair its disk"
+            ) from error
+        except CorruptDataError as error:
+            self._set_unreadable(directory, live, error)
+            self._registry.require_readable(name)
+            raise
 
     def _is_copy(self, name: PartitionDirectory, topic_id: UUID | None) -> bool:
         """Return True for the future log of a log that is open."""
@@ -308,7 +393,7 @@ class DirectoryLoader:
                 case DirectoryState.DELETE:
                     self._services[directory.path].deletion_queue.add(directory.path / name.name)
                 case DirectoryState.STRAY:
-                    self._record_stray(directory, name)
+                    self._find_stray(directory, name)
                 case DirectoryState.LIVE | DirectoryState.FUTURE:
                     self._load_log(directory, contents, config_of, name)
         except LogDirectoryOfflineError:
@@ -374,24 +459,29 @@ class DirectoryLoader:
         is_recovered_fully: bool = False,
     ) -> None:
         log_name, contents = TopicPartition(name.topic, name.partition), self._contents[directory.path]
+        is_marked = self._read_mark(directory.path / name.name) is not None
+        offsets = self._offsets_of(directory, name, is_future=is_recovered_fully)
         log = self._open(
             directory,
             name,
             config,
             topic_id=topic_id,
-            had_clean_shutdown=contents.had_clean_shutdown,
-            log_start_offset=contents.log_start_offsets.get(log_name, 0),
-            recovery_point=0 if is_recovered_fully else contents.recovery_points.get(log_name, 0),
+            had_clean_shutdown=contents.had_clean_shutdown and not is_marked,
+            log_start_offset=offsets.log_start_offset,
+            recovery_point=offsets.recovery_point,
         )
         log.update_high_watermark(contents.high_watermarks.get(log_name, 0))
         self._add(log)
+        if is_marked:
+            with self._add_lock:
+                self.reopened.append(log)
 
     def _topic_id(self, directory: LogDirectory, name: PartitionDirectory) -> UUID | None:
-        """Return the topic id in a partition directory. A damaged copy has none."""
+        """Return the topic id in a partition directory. A damaged copy or stray has none."""
         try:
             return read_topic_id(self._file_system, directory.path / name.name)
         except CorruptDataError:
-            if name.state is DirectoryState.FUTURE:
+            if name.state in {DirectoryState.FUTURE, DirectoryState.STRAY}:
                 return None
             raise
 
@@ -423,6 +513,14 @@ class DirectoryLoader:
     def _has_segments(self, path: Path) -> bool:
         return any(parse_segment_file(each) is not None for each in self._file_system.list_dir(path))
 
+    def _find_stray(self, directory: LogDirectory, name: PartitionDirectory) -> None:
+        path = directory.path / name.name
+        topic_id = self._topic_id(directory, name) if self._read_mark(path) is not None else None
+        if topic_id is None:
+            self._record_stray(directory, name)
+        else:
+            self._set_aside.add(SetAsideLog(path, topic_id, name.partition))
+
     def _record_stray(self, directory: LogDirectory, name: PartitionDirectory) -> None:
         self.strays += 1
         _log.warning("stray_log", directory=str(directory.path / name.name))
@@ -453,3 +551,17 @@ class DirectoryLoader:
             on_failure=self._failures.report,
             on_segments_remaining=partial(self.progress.set_segments, directory.path / name.name),
         )
+
+
+def _log_name(name: PartitionDirectory) -> TopicPartition:
+    return TopicPartition(name.topic, name.partition)
+
+
+def _has_original(copy: UnknownLog, unknown: Sequence[UnknownLog]) -> bool:
+    """Return True if the log that a move was copying is there."""
+    return any(
+        log.name.state is DirectoryState.LIVE
+        and log.topic_id == copy.topic_id
+        and _log_name(log.name) == _log_name(copy.name)
+        for log in unknown
+    )

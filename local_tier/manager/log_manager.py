@@ -13,22 +13,33 @@ import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import structlog
 
 from core.errors import InvalidInputError, NotFoundError, StaleStateError
 from local_tier.cleaner.log_cleaner import LogCleaner, combined
 from local_tier.cleaner.log_cleaner_manager import LogCleanerManager
-from local_tier.errors import LogDirectoryOfflineError
-from local_tier.files.file_names import DirectoryState, PartitionDirectory, suffixed_partition_directory
-from local_tier.files.metadata_files import uuid_text, write_topic_id
+from local_tier.errors import LogClosedError, LogDirectoryOfflineError
+from local_tier.files.file_names import (
+    DirectoryState,
+    PartitionDirectory,
+    parse_partition_directory,
+    suffixed_partition_directory,
+)
+from local_tier.files.metadata_files import (
+    SetAsideOffsets,
+    remove_set_aside_offsets,
+    uuid_text,
+    write_set_aside_offsets,
+    write_topic_id,
+)
 from local_tier.manager.directory_loader import (
     ConfigLookup,
-    DeletedLookup,
     DirectoryLoader,
     DirectoryPool,
-    nothing_deleted,
+    DisposalLookup,
+    all_strays,
 )
 from local_tier.manager.directory_services import DirectoryServices
 from local_tier.manager.log_checkpoints import LogCheckpoints
@@ -39,6 +50,7 @@ from local_tier.manager.log_directories import (
 )
 from local_tier.manager.log_registry import DeletionQueue, LogRegistry
 from local_tier.manager.periodic_tasks import PeriodicTasks
+from local_tier.manager.set_aside_logs import Disposal, SetAsideLog, SetAsideLogs
 from local_tier.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -70,6 +82,7 @@ class LogManagerMetrics:
     remaining_logs_to_recover: dict[str, int]
     remaining_segments_to_recover: dict[str, int]
     logs_waiting_for_deletion: int
+    logs_set_aside: int
     stray_logs: int
     offline_logs: int
     cleaner: CleanerMetrics
@@ -99,6 +112,9 @@ class LogManager:
         # hangs does not stop the creation of logs on other disks.
         self._creation_locks = [threading.Lock() for _ in range(_CREATION_LOCKS)]
         self._registry = LogRegistry()
+        self._set_aside = SetAsideLogs()
+        self.on_reopen: Callable[[UUID, int], None] | None = None
+        """Called with topic id and partition, just before and after a log that waited is served again."""
         self._failures = LogDirFailureChannel(
             {path: each.failures for path, each in schedulers.items()}, self._take_offline
         )
@@ -115,6 +131,7 @@ class LogManager:
             registry=self._registry,
             directories=self._directories,
             failures=self._failures,
+            set_aside=self._set_aside,
             threads=config.recovery_threads_per_directory,
         )
         self.periodic_tasks = PeriodicTasks(
@@ -158,12 +175,12 @@ class LogManager:
         return {path: each.cleaner for path, each in self._services.items()}
 
     def start(
-        self, config_of: ConfigLookup, find_deleted: DeletedLookup = nothing_deleted, *, clean: bool = True
+        self, config_of: ConfigLookup, find_disposals: DisposalLookup = all_strays, *, clean: bool = True
     ) -> None:
         """Lock the directories, open and recover all logs, and start background work.
 
-        Logs without a configuration are deleted if `find_deleted` returns their topic, and set aside as
-        strays otherwise. Both functions are called after the directories were locked and listed.
+        `find_disposals` decides about logs without a configuration; they are strays by default. Both
+        functions are called after the directories were locked and listed.
 
         A directory whose disk fails goes offline. Raises FatalError if no directory is left, and
         InvalidInputError if a directory is in use or belongs to another agent. With `clean=False`, the
@@ -172,7 +189,9 @@ class LogManager:
         try:
             self._directories.open_all(self._clock, self._ids)
             self._loader.load(config_of)
-            self._loader.set_unknown_aside(find_deleted)
+            self._loader.set_unknown_aside(find_disposals)
+            for log in self._loader.reopened:
+                self._remove_mark(log)
             self._failures.take_failed_offline()
             self._directories.require_live()
         except BaseException:
@@ -369,21 +388,146 @@ class LogManager:
         self._require_online(name)
         return False
 
-    def set_aside(self, log: UnifiedLog, *, is_deleted: bool) -> bool:
+    def set_aside(self, log: UnifiedLog, disposal: Disposal) -> bool:
         """Remove the logs of a partition whose current log is `log`. Return False if it no longer is.
 
-        The files are deleted after the delay if the topic `is_deleted`, and kept as a stray otherwise. A log
-        that has taken the name meanwhile is not touched.
+        A log that has taken the name meanwhile is not touched. A log without a topic id cannot wait.
         """
-        name = log.topic_partition
-        state = DirectoryState.DELETE if is_deleted else DirectoryState.STRAY
+        name, topic_id = log.topic_partition, log.topic_id
+        waits = disposal is Disposal.WAIT and topic_id is not None
+        if waits:
+            try:
+                log.flush(force_active=True)
+            except LogClosedError:
+                return False
+            self._mark(log)
+        state = DirectoryState.DELETE if disposal is Disposal.DELETE else DirectoryState.STRAY
         if not self._remove(name, state, only=log):
             return False
-        self._loader.strays += not is_deleted
+        if waits:
+            assert topic_id is not None
+            self._mark(log)  # records may have been deleted since
+            self._set_aside.add(SetAsideLog(log.directory, topic_id, name.partition))
+            _log.info("log_set_aside", log=str(name), directory=str(log.directory))
+        else:
+            self._loader.strays += disposal is not Disposal.DELETE
         future = self._registry.get(name, future=True)
         if future is not None and future.topic_id == log.topic_id:
             self._remove(name, DirectoryState.DELETE, future=True, only=future)  # a copy of the first log
         return True
+
+    def _mark(self, log: UnifiedLog) -> None:
+        """Mark a log as one that waits, with its entries of the checkpoints."""
+        offsets = SetAsideOffsets(log_start_offset=log.log_start_offset, recovery_point=log.recovery_point)
+        try:
+            write_set_aside_offsets(self._file_system, log.directory, offsets)
+        except OSError as error:
+            self._fail(log.directory.parent, error)
+
+    def _remove_mark(self, log: UnifiedLog) -> None:
+        """Remove the mark of a log that is served again, once the checkpoints have its entries."""
+        path = log.directory.parent
+        directory = self._directories.get(path)
+        if (
+            directory is not None
+            and self._log_checkpoints.write_log_start_offsets(directory)
+            and self._registry.get(log.topic_partition) is log
+        ):
+            self._log_checkpoints.write_recovery_points(directory)
+            try:
+                remove_set_aside_offsets(self._file_system, log.directory)
+            except OSError as error:
+                self._failures.report(path, error)
+
+    def _fail(self, path: Path, error: OSError) -> NoReturn:
+        self._failures.report(path, error)
+        raise LogDirectoryOfflineError(
+            f"log directory {path} has failed", remedy="repair its disk"
+        ) from error
+
+    def set_aside_logs(self, directory: Path | None = None) -> list[SetAsideLog]:
+        """Return the logs that wait, in one log directory or all."""
+        return [log for log in self._set_aside.all() if directory in {None, log.path.parent}]
+
+    def is_set_aside(self, topic_id: UUID, partition: int) -> bool:
+        """Return True if a log of the partition waits."""
+        return bool(self._set_aside.of(topic_id, partition))
+
+    def find_set_aside(self, topic_id: UUID, partition: int, recorded: UUID | None) -> SetAsideLog | None:
+        """Return the log of a partition that waits and may be opened, or None.
+
+        `recorded` is the id of the log directory that is known to have it. A log elsewhere may be opened if
+        there is no other and none can be missing, or if none is known.
+        """
+        found = self._set_aside.of(topic_id, partition)
+        here = [log for log in found if self.directory_id(log.path.parent) == recorded]
+        may_be_elsewhere = recorded not in self.directory_ids and self.may_miss_logs
+        candidates = here or ([] if recorded is not None and may_be_elsewhere else found)
+        return candidates[0] if len(candidates) == 1 else None
+
+    def reopen(self, name: TopicPartition, found: SetAsideLog, config: LogConfig) -> UnifiedLog | None:
+        """Open a log that waits under a name, because its topic exists again.
+
+        Return the log of that name, or None if it cannot be opened now: another topic's log still has the
+        name, or the directory is gone. Other logs of the partition that wait become strays.
+        """
+        with self._creation_lock(name):
+            current = self._registry.get(name)
+            directory = self._directories.get(found.path.parent)
+            if current is not None:
+                return current if current.topic_id == found.topic_id else None
+            self._registry.require_readable(name)
+            live = found.path.with_name(PartitionDirectory(*name).name)
+            if directory is None or self._exists(live) or not self._set_aside.take(found):
+                return None
+            if not self._exists(found.path):
+                return None  # an operator has removed it
+            log = self._loader.reopen(directory, found, name, config)
+            log.update_high_watermark(log.log_end_offset)
+            self._announce_reopening(found)
+            self._registry.add(log)
+            self._announce_reopening(found)
+            self._remove_mark(log)
+            for other in self._set_aside.of(found.topic_id, found.partition):
+                self._forget_set_aside(other)
+            _log.info("log_reopened", log=str(name), directory=str(log.directory))
+            return log
+
+    def _announce_reopening(self, found: SetAsideLog) -> None:
+        if self.on_reopen is not None:
+            self.on_reopen(found.topic_id, found.partition)
+
+    def delete_set_aside(self, found: SetAsideLog) -> None:
+        """Delete a log that waits, after the delay."""
+        name, path = parse_partition_directory(found.path.name), found.path.parent
+        if name is None or not self._exists(found.path) or not self._set_aside.take(found):
+            self._set_aside.take(found)
+            return
+        aside = suffixed_partition_directory(
+            name.topic, name.partition, DirectoryState.DELETE, self._ids.new_uuid()
+        )
+        try:
+            self._file_system.rename(found.path, path / aside.name)
+            self._file_system.sync_dir(path)
+        except OSError as error:
+            self._fail(path, error)
+        self._services[path].deletion_queue.add(path / aside.name)
+
+    def _forget_set_aside(self, other: SetAsideLog) -> None:
+        """Make a stray of an old copy of a log that is served again."""
+        if self._set_aside.take(other):
+            _log.warning("stray_log", directory=str(other.path))
+            self._loader.strays += 1
+            try:
+                remove_set_aside_offsets(self._file_system, other.path)
+            except OSError as error:
+                self._failures.report(other.path.parent, error)
+
+    def _exists(self, path: Path) -> bool:
+        try:
+            return self._file_system.status(path) is not None
+        except OSError as error:
+            self._fail(path.parent, error)
 
     def _remove(
         self,
@@ -472,6 +616,7 @@ class LogManager:
             remaining_logs_to_recover={str(path): count for path, count in progress.logs.items()},
             remaining_segments_to_recover={str(path): count for path, count in progress.segments.items()},
             logs_waiting_for_deletion=sum(len(each.deletion_queue) for each in self._services.values()),
+            logs_set_aside=len(self._set_aside),
             stray_logs=self._loader.strays,
             offline_logs=self._registry.offline_count,
             cleaner=combined([each.metrics() for each in self.cleaners.values()]),
@@ -556,6 +701,7 @@ class LogManager:
         services = self._services[path]
         services.cleaner.manager.remove_directory(path)
         services.deletion_queue.clear()
+        self._set_aside.remove_directory(path)
         for log in self._registry.remove_directory(path):
             log.close_handles()
 

@@ -116,10 +116,10 @@ def list_topics(settings: Settings, *, deleted: bool, as_json: bool) -> None:
 
 
 def _list_deleted(settings: Settings, *, as_json: bool) -> None:
-    """List the deleted topics with the time until garbage collection removes their records."""
+    """List the deleted topics with the time until their records are removed."""
     delay_ms = settings.maintenance_settings().topic_delete_delay_ms
     with open_context(settings, check_binding=False, create=False) as context:
-        found = [each for each in context.catalog.topics.deleted.list() if not each.topic.is_local]
+        found = context.catalog.topics.deleted.list()
         now_ms = context.clock.now_ms()
     left = {
         each.topic.topic_id: max(0, each.deleted_ms + delay_ms - now_ms) // 1000
@@ -151,8 +151,8 @@ def undelete(
 ) -> None:
     """Bring deleted topic NAME back with its records, settings and committed offsets.
 
-    This works for topic_delete_delay_ms after the deletion. Topics with storage.mode=local cannot be
-    undeleted.
+    This works for topic_delete_delay_ms after the deletion. Agents open the logs of a topic with
+    storage.mode=local again.
     """
     with open_context(settings, check_binding=False, create=False) as context:
         topic = context.catalog.topics.deleted.undelete(name, topic_id=topic_id, new_name=new_name)
@@ -210,8 +210,7 @@ def delete(settings: Settings, *, name: str, yes: bool, as_json: bool) -> None:
     if as_json:
         emit_json({"deleted": name, "topic_id": str(topic.topic_id)})
     else:
-        undo = "" if topic.is_local else f"; until its records are removed: siltstone topics undelete {name}"
-        click.echo(f"deleted {name}{undo}")
+        click.echo(f"deleted {name}; until its records are removed: siltstone topics undelete {name}")
 
 
 def _assignment(text: str) -> tuple[str, str]:

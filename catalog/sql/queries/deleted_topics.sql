@@ -27,6 +27,30 @@ UPDATE transactional_ids AS i SET producer_epoch = least(i.producer_epoch + 1, 3
 FROM locked AS l
 WHERE i.transactional_id = l.transactional_id;
 
+-- name: fence_open_local_transactions
+-- Do the same for the transactions that had records in a local topic when it was deleted, and that are still ongoing.
+WITH open AS (
+    SELECT DISTINCT (e.kept ->> 'producer_id')::bigint AS producer_id, (e.kept ->> 'started_ms')::bigint AS started_ms
+    FROM deleted_partitions AS d
+    CROSS JOIN LATERAL jsonb_array_elements(coalesce(d.state -> 'local_transactions', '[]')) AS e (kept)
+    WHERE d.topic_id = %(topic_id)s AND e.kept ->> 'commits' IS NULL
+),
+locked AS (
+    SELECT i.transactional_id FROM transactional_ids AS i JOIN open USING (producer_id, started_ms)
+    WHERE i.state = 'ongoing'
+    ORDER BY i.producer_id
+    FOR NO KEY UPDATE OF i
+)
+UPDATE transactional_ids AS i SET producer_epoch = least(i.producer_epoch + 1, 32767), started_ms = 0
+FROM locked AS l
+WHERE i.transactional_id = l.transactional_id;
+
+-- name: has_local_leaders
+-- Return whether the leaders of a deleted local topic's partitions were recorded.
+SELECT NOT EXISTS (
+    SELECT FROM deleted_partitions WHERE topic_id = %(topic_id)s AND NOT jsonb_exists(state, 'local_leader')
+) AS has_local_leaders;
+
 -- name: undelete
 -- Let a deleted topic exist again, under a name that is free.
 UPDATE topics SET deleted_ms = NULL, name = %(name)s WHERE topic_id = %(topic_id)s;
@@ -51,6 +75,36 @@ SELECT d.topic_id, d.partition, (e.pair ->> 0)::integer, (e.pair ->> 1)::bigint
 FROM deleted_partitions AS d
 CROSS JOIN LATERAL jsonb_array_elements(d.leader_epochs) AS e (pair)
 WHERE d.topic_id = %(topic_id)s
+ON CONFLICT DO NOTHING;
+
+-- name: restore_local_leaders
+-- Let the nodes that have the logs of a local topic lead its partitions again, in a new leader epoch.
+INSERT INTO local_leaders (topic_id, partition, node_id, leader_epoch, directory_id)
+SELECT topic_id, partition, (state -> 'local_leader' ->> 0)::integer, (state -> 'local_leader' ->> 1)::integer + 1,
+       (state -> 'local_leader' ->> 2)::uuid
+FROM deleted_partitions
+WHERE topic_id = %(topic_id)s AND jsonb_typeof(state -> 'local_leader') = 'array'
+ON CONFLICT DO NOTHING;
+
+-- name: restore_markers
+-- Let the leaders of a local topic end the transactions that are open in its logs: as they had ended before the
+-- deletion, or else with an abort.
+INSERT INTO local_transaction_partitions (
+    producer_id, topic_id, partition, producer_epoch, first_sequence, commits, marker_epoch, coordinator_epoch, ended_ms,
+    node_id
+)
+SELECT kept.producer_id, kept.topic_id, kept.partition, kept.producer_epoch, kept.first_sequence,
+       coalesce(kept.commits, false), coalesce(kept.marker_epoch, kept.producer_epoch),
+       coalesce(kept.coordinator_epoch, i.epoch),
+       coalesce(kept.ended_ms, %(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint),
+       (d.state -> 'local_leader' ->> 0)::integer
+FROM deleted_partitions AS d
+CROSS JOIN catalog_incarnation AS i
+CROSS JOIN LATERAL jsonb_populate_recordset(
+    NULL::local_transaction_partitions, coalesce(d.state -> 'local_transactions', '[]')
+) AS kept
+WHERE d.topic_id = %(topic_id)s
+ORDER BY kept.number
 ON CONFLICT DO NOTHING;
 
 -- name: abort_open_transactions

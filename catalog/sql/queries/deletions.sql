@@ -48,21 +48,30 @@ WHERE session_id = %(owner_id)s AND outcome IS NULL AND object_name = ANY (%(obj
 
 -- name: lock_topics
 -- Lock topics, existing and deleted, so that none is undeleted before the confirmation is durable.
-SELECT topic_id, deleted_ms IS NOT NULL AS is_deleted FROM topics
+SELECT topic_id, deleted_ms IS NOT NULL AS is_deleted,
+       purged_ms IS NOT NULL OR coalesce(config ->> 'storage.mode', 'object') <> 'local' AS needs_no_log
+FROM topics
 WHERE topic_id = ANY (%(topic_ids)s::uuid[])
 ORDER BY topic_id
 FOR SHARE;
+
+-- name: find_purged_topics
+-- Return those of the topics that cannot be undeleted any more.
+SELECT topic_id FROM topics WHERE topic_id = ANY (%(topic_ids)s::uuid[]) AND purged_ms IS NOT NULL ORDER BY topic_id;
 
 -- name: unknown_local_transactions
 -- Return the ordinals (from 1) of open transactions in local logs that the catalog does not know: neither ongoing with
 -- that first batch or an earlier one, nor ended with a pending marker. An earlier one may be deleted in the log.
 -- Sequence -1: the first batch in the log is not known, so any transaction with that epoch may be it.
+-- Those in a deleted topic are left out: its rows are kept until it is undeleted.
 SELECT open.number
 FROM unnest(
     %(producer_ids)s::bigint[], %(topic_ids)s::uuid[], %(partitions)s::integer[], %(epochs)s::integer[],
     %(first_sequences)s::integer[]
 ) WITH ORDINALITY AS open (producer_id, topic_id, partition, producer_epoch, first_sequence, number)
-WHERE NOT EXISTS (
+WHERE EXISTS (
+    SELECT FROM partitions AS p WHERE p.topic_id = open.topic_id AND p.partition = open.partition
+) AND NOT EXISTS (
     SELECT FROM local_transaction_partitions AS t
     WHERE t.producer_id = open.producer_id AND t.topic_id = open.topic_id AND t.partition = open.partition
       AND t.producer_epoch = open.producer_epoch AND (t.first_sequence <= open.first_sequence OR open.first_sequence = -1)

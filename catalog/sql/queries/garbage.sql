@@ -1,15 +1,17 @@
 -- name: pick_deleted_topic
 -- Lock one topic that was deleted before a time and still has rows; skip topics that another transaction has
--- locked.
+-- locked. A local topic stays for a time after it was marked as purged: its agents have to learn that.
 SELECT topic_id FROM topics
 WHERE deleted_ms <= %(before_ms)s
+  AND NOT (coalesce(purged_ms > %(local_before_ms)s, false) AND coalesce(config ->> 'storage.mode', 'object') = 'local')
 ORDER BY deleted_ms
 LIMIT 1
 FOR UPDATE SKIP LOCKED;
 
 -- name: begin_purge
 -- Record that the removal of a deleted topic's rows has begun: from now on it cannot be undeleted.
-UPDATE topics SET purged_ms = %(now_ms)s WHERE topic_id = %(topic_id)s AND purged_ms IS NULL;
+UPDATE topics SET purged_ms = %(now_ms)s WHERE topic_id = %(topic_id)s AND purged_ms IS NULL
+RETURNING coalesce(config ->> 'storage.mode', 'object') = 'local' AS is_local;
 
 -- name: remove_extents_of_topic
 -- Remove a bounded number of a deleted topic's extents, in the order of the key; return counts by file.

@@ -94,14 +94,29 @@ SET first_new_producer_id = greatest(deleted.first_new_producer_id, excluded.fir
 -- Wait for running commits to a topic; lock in the order in which commits lock.
 SELECT partition FROM partitions WHERE topic_id = %(topic_id)s ORDER BY partition FOR UPDATE;
 
+-- name: lock_local_transactions
+-- Wait for ends of transactions in a local topic, so that each is kept as it was decided.
+SELECT partition FROM local_transaction_partitions
+WHERE topic_id = %(topic_id)s
+ORDER BY producer_id, partition
+FOR UPDATE;
+
 -- name: keep_deleted_partitions
 -- Keep the rows of a deleted topic's partitions, so that it can be undeleted, and the producer id, epoch and first
--- offset of each open transaction.
+-- offset of each open transaction. Of a local partition, keep the leader, and the transactions that are open in its
+-- log: ongoing ones, and those with a pending marker.
 INSERT INTO deleted_partitions (topic_id, partition, state, leader_epochs)
 SELECT topic_id, partition, to_jsonb(p) || jsonb_build_object('open_transactions', (
     SELECT coalesce(jsonb_agg(jsonb_build_array(t.producer_id, i.producer_epoch, t.first_offset)), '[]')
     FROM transaction_partitions AS t JOIN transactional_ids AS i USING (producer_id)
     WHERE t.topic_id = p.topic_id AND t.partition = p.partition AND t.first_offset IS NOT NULL
+), 'local_leader', (
+    SELECT jsonb_build_array(l.node_id, l.leader_epoch, l.directory_id) FROM local_leaders AS l
+    WHERE l.topic_id = p.topic_id AND l.partition = p.partition
+), 'local_transactions', (
+    SELECT coalesce(jsonb_agg(to_jsonb(t) || jsonb_build_object('started_ms', i.started_ms)), '[]')
+    FROM local_transaction_partitions AS t LEFT JOIN transactional_ids AS i USING (producer_id)
+    WHERE t.topic_id = p.topic_id AND t.partition = p.partition AND t.first_sequence IS NOT NULL
 )), (
     SELECT coalesce(jsonb_agg(jsonb_build_array(e.leader_epoch, e.start_offset)), '[]') FROM leader_epochs AS e
     WHERE e.topic_id = p.topic_id AND e.partition = p.partition

@@ -14,6 +14,7 @@ METRICS = LogManagerMetrics(
     remaining_segments_to_recover={},
     logs_waiting_for_deletion=0,
     stray_logs=0,
+    logs_set_aside=0,
     offline_logs=0,
     cleaner=CleanerMetrics(
         max_compaction_delay_secs=0.0,

@@ -10,6 +10,7 @@ import pytest
 
 from agent.local_topics.log_config import log_config_of
 from agent.local_topics.storage import LocalStorage, StorageIdentity
+from catalog.model import PartitionId
 from core.clock import SystemClock
 from core.ids import SystemIds
 from local_tier.topic_partition import TopicPartition
@@ -85,6 +86,20 @@ def forget(catalog_url: str, topic: Topic) -> None:
             connection.execute(f"DELETE FROM siltstone.{table} WHERE topic_id = %s", (topic.topic_id,))
 
 
+def lead(node: Node, storage: LocalStorage, topic: Topic) -> PartitionId:
+    """Record that the node leads the partition of a topic, and where its log is."""
+    partition = PartitionId(topic.topic_id, 0)
+    node.catalog.local_leaders.claim({partition: 1})
+    (directory_id,) = storage.manager.directory_ids
+    node.catalog.local_leaders.assign(1, {partition: directory_id})
+    return partition
+
+
+def purge(catalog: Catalog, delay_ms: int = 0) -> None:
+    while catalog.garbage.remove_deleted(delay_ms=delay_ms):
+        pass
+
+
 class RacingTopics:
     """The topics of a catalog; `then` runs between a listing and its use."""
 
@@ -128,22 +143,25 @@ def test_a_log_that_is_created_during_a_sweep_stays(node: Node, catalog: Catalog
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-def test_a_log_is_deleted_only_if_its_topic_was(
+def test_a_log_is_deleted_only_if_its_topic_was_purged(
     node: Node, catalog: Catalog, catalog_url: str, *, is_running: bool
 ) -> None:
-    """Any other log is kept as a stray, whether the agent runs meanwhile or starts later."""
+    """Any other log is kept, whether the agent runs meanwhile or starts later."""
     storage = node.open()
-    deleted, lost, kept = (create(catalog, name) for name in ("deleted", "lost", "kept"))
-    for topic in (deleted, lost, kept):
+    purged, deleted, lost, kept = (create(catalog, name) for name in ("purged", "deleted", "lost", "kept"))
+    for topic in (purged, deleted, lost, kept):
         write(storage, topic)
     if not is_running:
         node.close()
+    catalog.topics.delete("purged")
+    purge(catalog)
     catalog.topics.delete("deleted")
     forget(catalog_url, lost)
     storage = storage if is_running else node.open()
     storage.sync_topics()
-    assert node.names() == ["deleted-0.*-delete", "kept-0", "lost-0.*-stray"]
-    assert storage.manager.metrics().stray_logs == 1
+    assert node.names() == ["deleted-0.*-stray", "kept-0", "lost-0.*-stray", "purged-0.*-delete"]
+    metrics = storage.manager.metrics()
+    assert (metrics.stray_logs, metrics.logs_set_aside, metrics.logs_waiting_for_deletion) == (1, 1, 1)
     (stray,) = node.directory.glob("lost-0.*-stray")
     assert (stray / "00000000000000000000.log").stat().st_size > 0
 
@@ -175,7 +193,7 @@ def test_a_newer_log_of_the_same_name_stays(node: Node, catalog: Catalog) -> Non
     log = storage.manager.get(ROCK)
     assert log is not None
     assert log.log_end_offset == 5
-    assert node.names() == ["rock-0", "rock-0.*-delete"]
+    assert node.names() == ["rock-0", "rock-0.*-stray"]
 
 
 def test_a_stale_list_of_topics_sets_nothing_aside(node: Node, catalog: Catalog) -> None:
@@ -189,3 +207,111 @@ def test_a_stale_list_of_topics_sets_nothing_aside(node: Node, catalog: Catalog)
     write(storage, create(catalog))
     storage.sync_topics()
     assert node.names() == ["rock-0"]
+
+
+@pytest.mark.parametrize("name", ["rock", "basalt"])
+@pytest.mark.parametrize("restarts", ["never", "before the undeletion", "after it", "before the deletion"])
+def test_the_log_of_an_undeleted_topic_is_as_it_was(
+    node: Node, catalog: Catalog, restarts: str, name: str
+) -> None:
+    """Records, log start, producers and epochs; also if the agent was away, or the topic has a new name."""
+    storage, topic, now_ms = node.open(), create(catalog), SystemClock().now_ms()
+    log = storage.manager.get_or_create("rock", topic.topic_id, 0, log_config_of(topic.config))
+    lead(node, storage, topic)
+    for sequence in (0, 3):
+        log.append_as_leader(batch(0, 3, timestamp=now_ms, producer=(7, 1, sequence)), 4)
+        log.update_high_watermark(log.log_end_offset)
+    storage.manager.delete_records(ROCK, 2)
+    if restarts == "before the deletion":
+        node.close()
+    catalog.topics.delete("rock")
+    if restarts != "before the deletion":
+        storage.sync_topics()
+        assert node.names() == ["rock-0.*-stray"]
+        assert storage.manager.logs() == []
+    if restarts == "before the undeletion":
+        node.close()
+        storage = node.open()
+        assert (storage.manager.metrics().stray_logs, storage.manager.metrics().logs_set_aside) == (0, 1)
+    elif restarts == "after it":
+        node.close()
+    catalog.topics.deleted.undelete("rock", new_name=name)
+    if restarts in {"after it", "before the deletion"}:
+        storage = node.open()
+    storage.sync_topics()
+    assert node.names() == [f"{name}-0"]
+    found = storage.manager.get(TopicPartition(name, 0))
+    assert found is not None
+    assert (found.log_start_offset, found.high_watermark, found.log_end_offset) == (2, 6, 6)
+    assert offsets_of(found.read(2, 10_000).data)[-1] == 5
+    assert [each.epoch for each in found.leader_epochs] == [4]
+    again = found.append_as_leader(batch(0, 3, timestamp=now_ms, producer=(7, 1, 3)), 5)
+    assert (again.is_duplicate, again.first_offset) == (True, 3)
+    node.close()
+    (found,) = node.open().manager.logs()
+    assert found.log_start_offset == 2, "the checkpoint has it, not only the mark of a log that waits"
+    assert not [*found.directory.glob("set-aside*")]
+
+
+def test_a_log_waits_until_the_catalog_confirms_that_its_topic_cannot_be_undeleted(
+    node: Node, catalog: Catalog
+) -> None:
+    """Not the clock of the agent decides, also after a restart."""
+    storage, topic = node.open(), create(catalog)
+    write(storage, topic)
+    lead(node, storage, topic)
+    catalog.topics.delete("rock")
+    purge(catalog, delay_ms=3_600_000)
+    for _ in range(2):
+        storage.sync_topics()
+        assert node.names() == ["rock-0.*-stray"]
+        node.close()
+        storage = node.open()
+    purge(catalog)
+    storage.sync_topics()
+    assert node.names() == ["rock-0.*-delete"]
+    assert storage.manager.metrics().logs_set_aside == 0
+
+
+def test_a_new_topic_of_the_name_has_a_log_of_its_own(node: Node, catalog: Catalog) -> None:
+    """The old one comes back under another name, or after the new one was deleted."""
+    storage, first = node.open(), create(catalog)
+    write(storage, first, 3)
+    lead(node, storage, first)
+    catalog.topics.delete("rock")
+    storage.sync_topics()
+    second = create(catalog)
+    write(storage, second, 5)
+    lead(node, storage, second)
+    storage.sync_topics()
+    assert node.names() == ["rock-0", "rock-0.*-stray"]
+    catalog.topics.delete("rock")
+    catalog.topics.deleted.undelete("rock", topic_id=first.topic_id)
+    storage.sync_topics()
+    log = storage.manager.get(ROCK)
+    assert log is not None
+    assert (log.topic_id, log.log_end_offset) == (first.topic_id, 3)
+    catalog.topics.deleted.undelete("rock", new_name="basalt")
+    storage.sync_topics()
+    log = storage.manager.get(TopicPartition("basalt", 0))
+    assert log is not None
+    assert (log.topic_id, log.log_end_offset) == (second.topic_id, 5)
+
+
+def test_a_log_that_an_operator_has_removed_is_not_missed(node: Node, catalog: Catalog) -> None:
+    """The disk is not taken for a failed one, whether the topic is purged or comes back."""
+    storage = node.open()
+    for name in ("rock", "sand"):
+        topic = create(catalog, name)
+        write(storage, topic)
+        lead(node, storage, topic)
+        catalog.topics.delete(name)
+    storage.sync_topics()
+    for path in node.directory.glob("*-stray"):
+        shutil.rmtree(path)
+    catalog.topics.deleted.undelete("sand")
+    purge(catalog)
+    storage.sync_topics()
+    assert node.names() == []
+    assert storage.manager.metrics().logs_set_aside == 0
+    assert storage.manager.offline_directories == []

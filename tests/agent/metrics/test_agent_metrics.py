@@ -609,13 +609,18 @@ def a_cleaner_thread_ends(scene: Scene) -> None:
             scene.until_moved()
 
 
-@step("local_logs_waiting_for_deletion")
+@step("local_logs_set_aside local_logs_waiting_for_deletion")
 def a_local_topic_is_deleted(scene: Scene) -> None:
-    scene.catalog.topics.create("rock", 1, {"storage.mode": "local"})
-    scene.produce("x", topic="rock")
-    scene.catalog.topics.delete("rock")
+    """Its log waits until the topic is purged, which happens to the first of two."""
     storage = scene.broker.agent.data.local_logs.storage
     assert storage is not None
+    for name in ("rock", "sand"):
+        scene.catalog.topics.create(name, 1, {"storage.mode": "local"})
+        scene.produce("x", topic=name)
+        scene.catalog.topics.delete(name)
+        storage.sync_topics()
+        if name == "rock":
+            scene.catalog.garbage.remove_deleted()
     scene.until_moved(storage.sync_topics)
 
 

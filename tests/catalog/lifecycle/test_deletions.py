@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from catalog.lifecycle.deletions import TopicAbsence
 from catalog.lifecycle.expiry import OwnerKind
 from catalog.lifecycle.lost_commits import AcknowledgedCommit
 from catalog.model import PartitionId
@@ -140,9 +141,15 @@ def test_every_confirmation_writes(scene: Scene, catalog_url: str) -> None:
 
 
 def test_live_topics_are_not_confirmed_as_gone(scene: Scene) -> None:
-    """The catalog distinguishes a deleted topic from one that it never had."""
+    """The catalog distinguishes a deleted topic from one that it never had, and whether logs must stay."""
     live, deleted = scene.topic("live"), scene.topic("deleted")
-    scene.catalog.topics.delete("deleted")
+    local = scene.catalog.topics.create("local", 1, {"storage.mode": "local"})
+    for each in (deleted, local):
+        scene.catalog.topics.delete(each.name)
     unknown = scene.ids.new_uuid()
-    found = scene.catalog.deletions.confirm_gone_topics([live.topic_id, deleted.topic_id, unknown])
-    assert found == {deleted.topic_id: True, unknown: False}
+    ids = [live.topic_id, deleted.topic_id, local.topic_id, unknown]
+    assert scene.catalog.deletions.confirm_gone_topics(ids) == {
+        deleted.topic_id: TopicAbsence.PURGED,
+        local.topic_id: TopicAbsence.DELETED,
+        unknown: TopicAbsence.UNKNOWN,
+    }

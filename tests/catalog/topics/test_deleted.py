@@ -10,11 +10,16 @@ import pytest
 
 from catalog.errors import InvalidTopicError, TopicExistsError, TopicNotFoundError
 from catalog.groups.offsets import CommittedOffset
+from catalog.lifecycle.deletions import TopicAbsence
 from catalog.model import PartitionId, RunRefusal
+from catalog.topics.local_leaders import LocalLeader
 from core.clock import ManualClock
 from tests.catalog.scene import advance_log_start, run_of
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
+    from catalog.model import Topic
     from catalog.open import Catalog
     from core.clock import Clock
     from tests.catalog.scene import Scene
@@ -149,11 +154,71 @@ def test_one_of_several_deleted_topics_of_a_name_is_chosen_by_its_id(scene: Scen
         catalog.topics.deleted.undelete("t", topic_id=second.topic_id)
 
 
-def test_a_local_topic_cannot_be_undeleted(scene: Scene) -> None:
-    scene.catalog.topics.create("local", 1, {"storage.mode": "local"})
+def local_topic(scene: Scene, name: str = "local", partitions: int = 1) -> tuple[Topic, UUID]:
+    """Return a local topic, led by node 1, and the directory of the logs."""
+    topic = scene.catalog.topics.create(name, partitions, {"storage.mode": "local"})
+    directory_id = scene.ids.new_uuid()
+    all_partitions = [PartitionId(topic.topic_id, number) for number in range(partitions)]
+    scene.catalog.local_leaders.claim(dict.fromkeys(all_partitions, 1))
+    scene.catalog.local_leaders.begin_epochs(1)
+    scene.catalog.local_leaders.assign(1, dict.fromkeys(all_partitions, directory_id))
+    return topic, directory_id
+
+
+def test_an_undeleted_local_topic_has_its_leaders_in_a_new_epoch(scene: Scene) -> None:
+    """The node still has the logs. A partition that never had a leader gets one when it is used."""
+    catalog = scene.catalog
+    topic, directory_id = local_topic(scene)
+    catalog.topics.add_partitions("local", 2)
+    catalog.topics.delete("local")
+    assert catalog.topics.deleted.undelete("local", new_name="other").topic_id == topic.topic_id
+    leader = LocalLeader(node_id=1, leader_epoch=2, directory_id=directory_id)
+    assert catalog.local_leaders.of_topic(topic.topic_id) == {0: leader}
+    assert catalog.topics.get("other").partition_count == 2
+
+
+def test_a_local_topic_deleted_by_an_earlier_version_cannot_be_undeleted(
+    scene: Scene, catalog_url: str
+) -> None:
+    """It recorded no leaders, and its agents deleted the logs."""
+    local_topic(scene)
     scene.catalog.topics.delete("local")
-    with pytest.raises(InvalidTopicError, match="on the disks of agents"):
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("UPDATE siltstone.deleted_partitions SET state = state - 'local_leader'")
+    with pytest.raises(InvalidTopicError, match="an earlier release"):
         scene.catalog.topics.deleted.undelete("local")
+    assert scene.catalog.topics.list() == []
+
+
+def test_agents_learn_for_a_week_that_a_local_topic_is_purged(scene: Scene, clock: Clock) -> None:
+    """Its row stays that long, so that an agent that was away deletes the logs."""
+    assert isinstance(clock, ManualClock)
+    catalog = scene.catalog
+    topic, _ = local_topic(scene)
+    others = [local_topic(scene, f"other{number}")[0] for number in range(2)]
+    for each in (topic, *others):
+        catalog.topics.delete(each.name)
+    confirm = catalog.deletions.confirm_gone_topics
+    clock.advance(HOUR_MS / 1000 - 1)
+    purge(catalog, HOUR_MS)
+    assert catalog.deletions.find_purged_topics([topic.topic_id]) == []
+    assert confirm([topic.topic_id]) == {topic.topic_id: TopicAbsence.DELETED}
+    clock.advance(1)
+    purge(catalog, HOUR_MS)
+    assert catalog.deletions.find_purged_topics([topic.topic_id]) == [topic.topic_id]
+    assert confirm([topic.topic_id]) == {topic.topic_id: TopicAbsence.PURGED}
+    with pytest.raises(TopicNotFoundError, match="has begun to remove"):
+        catalog.topics.deleted.undelete("local")
+    newer, _ = local_topic(scene)
+    catalog.topics.delete("local")
+    assert catalog.topics.deleted.undelete("local").topic_id == newer.topic_id
+    clock.advance(7 * 24 * HOUR_MS / 1000 - 1)
+    purge(catalog, HOUR_MS)
+    assert len(catalog.topics.deleted.list()) == 3
+    clock.advance(1)
+    purge(catalog, HOUR_MS)
+    assert catalog.topics.deleted.list() == []
+    assert confirm([topic.topic_id]) == {topic.topic_id: TopicAbsence.UNKNOWN}
 
 
 def test_undeleting_and_removing_at_once_is_decided_once(scene: Scene) -> None:

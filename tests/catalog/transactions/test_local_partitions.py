@@ -17,14 +17,16 @@ from tests.catalog.scene import Scene, run_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from core.clock import ManualClock
+
 _SQL: Final = load_queries("local_transactions")
 _TIMEOUT_MS = 60_000
 _NODE = 7
 
 
-def _local(scene: Scene, partitions: int = 1, node_id: int = _NODE) -> list[PartitionId]:
+def _local(scene: Scene, partitions: int = 1, node_id: int = _NODE, *, name: str = "t") -> list[PartitionId]:
     """Create a topic whose partitions a node leads."""
-    topic = scene.topic(partitions=partitions)
+    topic = scene.topic(name, partitions=partitions)
     keys = [PartitionId(topic.topic_id, number) for number in range(partitions)]
     scene.catalog.local_leaders.claim(dict.fromkeys(keys, node_id))
     return keys
@@ -282,3 +284,46 @@ def test_a_page_of_markers_begins_after_the_last(scene: Scene) -> None:
     page = table.pending(_NODE, limit=2)
     rest = table.pending(_NODE, after=page[-1].number, limit=2)
     assert [each.partition for each in page + rest] == keys
+
+
+def test_transactions_in_the_logs_of_an_undeleted_topic_end_as_they_were_decided(
+    scene: Scene, clock: ManualClock
+) -> None:
+    """Those that were open at the deletion are aborted in it. A producer that still has one is fenced."""
+    (key,) = _local(scene)
+    (other,) = _local(scene, node_id=_NODE + 1, name="other")
+    transactions, names = scene.catalog.transactions, ("committed", "aborted", "later", "ongoing", "next")
+    producers = {name: _begin(scene, [key], name) for name in names}
+    for name, producer in producers.items():
+        _verify(scene, producer, key, name=name)
+    transactions.end("committed", producers["committed"], commits=True)
+    transactions.end("aborted", producers["aborted"], commits=False)
+    (topic,) = [each for each in scene.catalog.topics.list() if each.topic_id == key.topic_id]
+    before = {each.producer_id: each for each in _pending(scene)}
+    scene.catalog.topics.delete(topic.name)
+    assert _pending(scene) == []
+    found = OpenTransaction(key, *producers["committed"], 0, 0)
+    assert scene.catalog.deletions.confirm_unknown_transactions([found]) == [], "its marker is kept"
+    for name in ("later", "next"):
+        transactions.end(name, producers[name], commits=True)
+    clock.advance(1)
+    transactions.add_partitions("next", producers["next"], [], [other])
+    scene.catalog.topics.deleted.undelete(topic.name)
+
+    after = {each.producer_id: each for each in _pending(scene)}
+    assert {name: after[each.producer_id].commits for name, each in producers.items()} == {
+        name: name == "committed" for name in names
+    }
+    for name in ("committed", "aborted"):
+        producer_id = producers[name].producer_id
+        assert after[producer_id][1:] == before[producer_id][1:]
+    assert all(each[1:6:2] == (key, each.producer_epoch, each.commits) for each in after.values())
+    with pytest.raises(TransactionRefusedError) as error:
+        transactions.end("ongoing", producers["ongoing"], commits=True)
+    assert error.value.refusal is TransactionRefusal.PRODUCER_FENCED
+    (timed_out,) = scene.catalog.transaction_lookups.timed_out()
+    assert timed_out.transactional_id == "ongoing"
+    transactions.abort("ongoing", timed_out.producer)
+    transactions.end("next", producers["next"], commits=True)
+    assert set(_pending(scene)) == set(after.values())
+    assert scene.catalog.transaction_lookups.contradictions() == []

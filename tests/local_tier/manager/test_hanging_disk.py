@@ -15,6 +15,7 @@ from local_tier.files.file_system import RealFileSystem
 from local_tier.manager.config import LogManagerConfig
 from local_tier.manager.directory_services import DirectorySchedulers
 from local_tier.manager.log_manager import LogManager
+from local_tier.manager.set_aside_logs import Disposal
 from local_tier.scheduler import BackgroundScheduler
 from tests.agent.kafka.waiting import until
 from tests.local_tier.batches import batch
@@ -135,7 +136,7 @@ def test_a_disk_that_hangs_stops_only_its_own_background_work(scene: Scene) -> N
         fill(failing, 1)
     until(lambda: failing not in scene.manager.logs())
     assert hung in scene.manager.logs()
-    assert scene.manager.set_aside(log, is_deleted=True)
+    assert scene.manager.set_aside(log, Disposal.DELETE)
     until(lambda: not list(scene.paths[2].glob(f"orders-{log.topic_partition.partition}*")))
 
     scene.disk.work()

@@ -1,0 +1,173 @@
+"""Local topics that are deleted and undeleted while clients use them, with real agents."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from catalog.model import PartitionId
+from local_tier.errors import LogDirectoryOfflineError
+from tests.agent.kafka.in_process_clients import TIMEOUT_SECONDS, consume, produce
+from tests.agent.kafka.waiting import until
+from tests.agent.local_topics.test_moves import alter
+from tests.agent.local_topics.test_transaction_races import Table
+from tests.agent.local_topics.test_transactions import read, run, transactional, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from agent.local_topics.storage import LocalStorage
+    from catalog.open import Catalog
+    from tests.agent.kafka.brokers import BrokerThread
+
+pytestmark = pytest.mark.integration
+
+
+def storage_of(broker: BrokerThread) -> LocalStorage:
+    storage = broker.agent.data.local_logs.storage
+    assert storage is not None
+    return storage
+
+
+def names(*directories: Path) -> list[str]:
+    """Return the partition directories, without the random part of their names."""
+    found = (path.name for each in directories for path in each.glob("*-*") if path.is_dir())
+    return sorted(f"{name[:6]}*-{name.rpartition('-')[2]}" if "." in name else name for name in found)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_clients_continue_after_an_undeletion(
+    start_broker: Callable[..., BrokerThread], catalog: Catalog, tmp_path: Path, *, restarts: bool
+) -> None:
+    """The first request opens the log again. A producer goes on with its sequence."""
+    disk = tmp_path / "disk"
+    broker = start_broker(local_directories=(disk,))
+    topic = broker.create_topic("rock", 1, storage_mode="local")
+    producer = Producer({"bootstrap.servers": broker.address, "enable.idempotence": True})
+    producer.produce("rock", b"a", partition=0)
+    assert producer.flush(TIMEOUT_SECONDS) == 0
+    before = catalog.local_leaders.of_topic(topic.topic_id)[0]
+    catalog.topics.delete("rock")
+    storage_of(broker).sync_topics()
+    assert names(disk) == ["rock-0*-stray"]
+    if restarts:
+        broker.stop()
+    catalog.topics.deleted.undelete("rock")
+    if restarts:
+        broker = start_broker(local_directories=(disk,))
+        assert names(disk) == ["rock-0"]
+        produce(broker.address, "rock", [(None, b"b")], enable_idempotence=True)
+    else:
+        producer.produce("rock", b"b", partition=0)
+        assert producer.flush(TIMEOUT_SECONDS) == 0
+    assert [each.value() for each in consume(broker.address, "rock", 2)] == [b"a", b"b"]
+    after = catalog.local_leaders.of_topic(topic.topic_id)[0]
+    assert (after.node_id, after.directory_id) == (before.node_id, before.directory_id)
+    assert after.leader_epoch > before.leader_epoch
+
+
+def test_no_request_opens_the_log_of_a_deleted_topic(
+    start_broker: Callable[..., BrokerThread], catalog: Catalog, tmp_path: Path
+) -> None:
+    """A request may know the topic and its leader from before the deletion."""
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    topic = broker.create_topic("rock", 1, storage_mode="local")
+    produce(broker.address, "rock", [(None, b"a")])
+    local = broker.agent.data.local_logs.reader.local_topics
+    assert local is not None
+    leaders = broker.run(local._leaders.of(topic, ()))
+    catalog.topics.delete("rock")
+    storage_of(broker).sync_topics()
+    local._leaders._cache[topic.topic_id] = float("inf"), leaders
+    with pytest.raises(Exception, match="no live agent"):
+        broker.run(local.state(topic, 0))
+    assert names(tmp_path / "disk") == ["rock-0*-stray"]
+
+
+def test_transactions_end_as_they_were_decided_before_the_deletion(
+    start_broker: Callable[..., BrokerThread], catalog: Catalog, tmp_path: Path
+) -> None:
+    """A committed one whose marker was pending is committed, and one that was open is aborted."""
+    disk = tmp_path / "disk"
+    broker = start_broker(local_directories=(disk,))
+    broker.create_topic("rock", 1, storage_mode="local")
+    run(transactional(broker.address, "first"), [b"a"], ["rock"], commits=True)
+    committed, open_one = transactional(broker.address, "second"), transactional(broker.address, "third")
+    markers = broker.agent.data.local_logs.markers
+    assert markers is not None
+    table = markers._table
+    markers._table = Table(catalog, finds_markers=False)
+    for producer, value in ((committed, b"b"), (open_one, b"x")):
+        producer.begin_transaction()
+        write(producer, [value], ["rock"])
+    committed.commit_transaction(TIMEOUT_SECONDS)
+    catalog.topics.delete("rock")
+    markers.check_again()
+    broker.run(markers._check_open())
+    storage_of(broker).sync_topics()
+    markers._table = table
+    catalog.topics.deleted.undelete("rock")
+    produce(broker.address, "rock", [(None, b"c")])
+    assert read(broker.address, "rock", 3) == [b"a", b"b", b"c"]
+    until(lambda: not markers._verifier.open_transactions())
+    run(transactional(broker.address, "third"), [b"d"], ["rock"], commits=True)
+    assert read(broker.address, "rock", 4)[3:] == [b"d"]
+
+
+def test_the_deletion_ends_a_move_and_the_log_comes_back(
+    start_broker: Callable[..., BrokerThread], catalog: Catalog, tmp_path: Path
+) -> None:
+    """The catalog may have recorded the target just before: the log is opened where it is."""
+    disks = (tmp_path / "one", tmp_path / "two")
+    broker = start_broker(local_directories=disks)
+    topic = broker.create_topic("rock", 1, storage_mode="local")
+    produce(broker.address, "rock", [(None, b"a")])
+    manager = storage_of(broker).manager
+    (log,) = manager.logs()
+    source = log.directory.parent
+    (target,) = {*disks} - {source}
+    partition = PartitionId(topic.topic_id, 0)
+    ids = [manager.directory_id(each) for each in (source, target)]
+    node_id = broker.agent.data.local_logs.node_id
+    manager.create_future_log(log.topic_partition, target)
+    assert ids[0] is not None
+    assert ids[1] is not None
+    catalog.local_leaders.assign(node_id, {partition: ids[1]}, source=ids[0])
+    catalog.topics.delete("rock")
+    storage_of(broker).sync_topics()
+    assert names(*disks) == ["rock-0*-delete", "rock-0*-stray"]
+    catalog.topics.deleted.undelete("rock")
+    produce(broker.address, "rock", [(None, b"b")])
+    assert [each.value() for each in consume(broker.address, "rock", 2)] == [b"a", b"b"]
+    recorded = partial(catalog.local_leaders.of_topic, topic.topic_id)
+    assert recorded()[0].directory_id == ids[0]
+    alter(broker, target)
+    until(lambda: recorded()[0].directory_id == ids[1])
+    assert [each.value() for each in consume(broker.address, "rock", 2)] == [b"a", b"b"]
+
+
+def test_a_partition_whose_log_is_gone_is_offline_after_an_undeletion(
+    start_broker: Callable[..., BrokerThread], catalog: Catalog, tmp_path: Path
+) -> None:
+    """An agent of an earlier release has deleted it. The other partitions are back."""
+    disk = tmp_path / "disk"
+    broker = start_broker(local_directories=(disk,))
+    topic = broker.create_topic("rock", 2, storage_mode="local")
+    for partition in (0, 1):
+        produce(broker.address, "rock", [(None, b"a")], partition=partition)
+    catalog.topics.delete("rock")
+    storage_of(broker).sync_topics()
+    (gone,) = disk.glob("rock-0.*-stray")
+    shutil.rmtree(gone)
+    catalog.topics.deleted.undelete("rock")
+    assert [each.value() for each in consume(broker.address, "rock", 1, partition=1)] == [b"a"]
+    local = broker.agent.data.local_logs.reader.local_topics
+    assert local is not None
+    with pytest.raises(LogDirectoryOfflineError):
+        broker.run(local.state(topic, 0))
+    assert names(disk) == ["rock-1"]

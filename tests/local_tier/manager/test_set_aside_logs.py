@@ -1,0 +1,190 @@
+"""Logs that wait to be opened again: which one is opened, and when it may be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from local_tier.errors import LogDirectoryOfflineError
+from local_tier.files.file_names import SET_ASIDE
+from local_tier.manager.log_copy import LogCopy
+from local_tier.manager.set_aside_logs import Disposal, SetAsideLog
+from tests.local_tier.crash.test_set_aside import all_wait
+from tests.local_tier.log.test_log_loader import legacy
+from tests.local_tier.manager.managers import ORDERS_ID, SMALL, Machine, fill, name_of, orders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from local_tier.manager.log_manager import LogManager
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine((tmp_path / "a", tmp_path / "b"))
+
+
+def states(machine: Machine) -> list[str]:
+    """Return the states of the partition directories of both disks."""
+    return sorted(name.rpartition("-")[2] for index in (0, 1) for name in machine.names(index))
+
+
+def start_deleted(machine: Machine) -> LogManager:
+    """Start while no topic exists."""
+    machine.configs = {"orders": None}
+    manager = machine.manager()
+    manager.start(machine.config_of, all_wait, clean=False)
+    return manager
+
+
+def test_a_log_is_opened_in_the_recorded_directory(machine: Machine) -> None:
+    """The other one may be an older copy that a crash has left. It stays as a stray."""
+    manager = machine.start()
+    log = orders(manager)
+    fill(log, 3)
+    manager.close()
+    other = next(path for path in machine.directories if path != log.directory.parent)
+    copy = other / "orders-0"
+    copy.mkdir()
+    for each in log.directory.iterdir():
+        (copy / each.name).write_bytes(each.read_bytes())
+    manager = start_deleted(machine)
+    assert states(machine) == ["stray", "stray"]
+    assert manager.find_set_aside(ORDERS_ID, 0, None) is None, "nothing says which one"
+    recorded = manager.directory_id(other)
+    found = manager.find_set_aside(ORDERS_ID, 0, recorded)
+    assert found is not None
+    assert found.path.parent == other
+    reopened = manager.reopen(name_of(0), found, SMALL)
+    assert reopened is not None
+    assert reopened.high_watermark == 3
+    assert (manager.metrics().stray_logs, manager.metrics().logs_set_aside) == (1, 0)
+    manager.set_aside(reopened, Disposal.WAIT)
+    assert manager.find_set_aside(ORDERS_ID, 0, None) is not None
+    manager.close()
+
+
+def test_a_log_elsewhere_is_opened_only_if_none_can_be_missing(machine: Machine) -> None:
+    """The recorded directory may have a newer one."""
+    manager = machine.start()
+    log = orders(manager)
+    manager.set_aside(log, Disposal.WAIT)
+    assert manager.find_set_aside(ORDERS_ID, 0, UUID(int=7)) is None, "the directories are new"
+    assert manager.find_set_aside(ORDERS_ID, 0, None) is not None
+    manager.close()
+    manager = machine.start()
+    assert manager.find_set_aside(ORDERS_ID, 0, UUID(int=7)) is not None
+    other = next(path for path in machine.directories if path != log.directory.parent)
+    manager._failures.report(other, OSError("gone"))
+    assert manager.find_set_aside(ORDERS_ID, 0, UUID(int=7)) is None
+    manager.close()
+
+
+def test_the_copy_of_a_move_is_deleted_at_a_start_without_the_topic(machine: Machine) -> None:
+    """The log has everything."""
+    manager = machine.start()
+    log = orders(manager)
+    fill(log, 10)
+    target = next(path for path in machine.directories if path != log.directory.parent)
+    copy = LogCopy(log, manager.create_future_log(name_of(0), target))
+    copy.write(copy.read())
+    copy.future.flush(force_active=True)
+    manager.close()
+    manager = start_deleted(machine)
+    assert states(machine) == ["delete", "stray"]
+    (found,) = manager.set_aside_logs()
+    assert found.path.parent == log.directory.parent
+    reopened = manager.reopen(name_of(0), found, SMALL)
+    assert reopened is not None
+    assert reopened.log_end_offset == 10
+    manager.close()
+
+
+def test_a_copy_without_its_log_is_a_stray(machine: Machine) -> None:
+    manager = machine.start()
+    log = orders(manager)
+    target = next(path for path in machine.directories if path != log.directory.parent)
+    manager.create_future_log(name_of(0), target)
+    manager.close()
+    log.directory.rename(log.directory.parent / "away")
+    manager = start_deleted(machine)
+    assert (manager.metrics().stray_logs, manager.metrics().logs_set_aside) == (1, 0)
+    manager.close()
+
+
+def test_a_log_waits_while_another_topic_has_its_name(machine: Machine) -> None:
+    manager = machine.start()
+    manager.set_aside(orders(manager), Disposal.WAIT)
+    newer = manager.get_or_create("orders", UUID(int=9), 0, SMALL)
+    (found,) = manager.set_aside_logs()
+    assert manager.reopen(name_of(0), found, SMALL) is None
+    assert manager.get(name_of(0)) is newer
+    manager.set_aside(newer, Disposal.STRAY)
+    reopened = manager.reopen(name_of(0), found, SMALL)
+    assert reopened is not None
+    assert reopened.topic_id == ORDERS_ID
+    assert manager.reopen(name_of(0), found, SMALL) is reopened
+    manager.close()
+
+
+def test_a_log_that_cannot_be_opened_again_is_offline(machine: Machine) -> None:
+    """Its files stay, and the other logs are served."""
+    manager = machine.start()
+    log = orders(manager)
+    fill(log, 3)
+    manager.set_aside(log, Disposal.WAIT)
+    (found,) = manager.set_aside_logs()
+    segment = found.path / "00000000000000000000.log"
+    segment.write_bytes(legacy(b"k", b"v"))
+    for _ in range(2):
+        with pytest.raises(LogDirectoryOfflineError, match="could not be opened"):
+            manager.reopen(name_of(0), found, SMALL)
+    assert manager.metrics().offline_logs == 1
+    assert manager.offline_directories == []
+    assert orders(manager, 1).log_end_offset == 0
+    manager.close()
+
+
+def test_a_damaged_mark_makes_a_stray(machine: Machine) -> None:
+    """Without the log start, deleted records could return."""
+    manager = machine.start()
+    manager.set_aside(orders(manager), Disposal.WAIT)
+    (found,) = manager.set_aside_logs()
+    manager.close()
+    (found.path / SET_ASIDE).write_bytes(b"version: 0\n")
+    manager = machine.start()
+    assert (manager.metrics().stray_logs, manager.set_aside_logs()) == (1, [])
+    manager.close()
+
+
+def test_a_failed_disk_takes_its_waiting_logs_offline(machine: Machine) -> None:
+    manager = machine.start()
+    log = orders(manager)
+    manager.set_aside(log, Disposal.WAIT)
+    (found,) = manager.set_aside_logs()
+    manager._failures.report(found.path.parent, OSError("gone"))
+    manager._failures.take_failed_offline()
+    assert manager.set_aside_logs() == []
+    assert manager.reopen(name_of(0), found, SMALL) is None
+    manager.delete_set_aside(found)
+    manager.close()
+
+
+def test_nothing_of_a_waiting_log_changes(machine: Machine) -> None:
+    """Neither retention nor the cleaner nor checkpoints know it."""
+    manager = machine.start()
+    log = orders(manager)
+    fill(log, 30)
+    manager.set_aside(log, Disposal.WAIT)
+    (found,) = manager.set_aside_logs()
+    before = {path.name: path.read_bytes() for path in found.path.iterdir()}
+    machine.scheduler.advance(10 * 86_400_000)
+    assert {path.name: path.read_bytes() for path in found.path.iterdir()} == before
+    assert found == SetAsideLog(found.path, ORDERS_ID, 0)
+    manager.delete_set_aside(found)
+    assert states(machine) == ["delete"]
+    machine.scheduler.advance(61_000)
+    assert states(machine) == []
+    manager.close()
