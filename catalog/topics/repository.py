@@ -238,6 +238,7 @@ class Topics:
             deleted = {**params, "now_ms": transaction.now_ms()}
             transaction.send(_SQL["mark_topic_deleted"], deleted)
             transaction.send(_SQL["lock_topic_partitions"], params)
+            transaction.send(_SQL["lock_local_leaders"], params)
             transaction.send(_SQL["lock_local_transactions"], params)
             transaction.send(_SQL["record_deleted_topic"], deleted)
             transaction.send(_SQL["keep_deleted_partitions"], params)

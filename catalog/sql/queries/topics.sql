@@ -94,6 +94,10 @@ SET first_new_producer_id = greatest(deleted.first_new_producer_id, excluded.fir
 -- Wait for running commits to a topic; lock in the order in which commits lock.
 SELECT partition FROM partitions WHERE topic_id = %(topic_id)s ORDER BY partition FOR UPDATE;
 
+-- name: lock_local_leaders
+-- Wait for changes of the leaders of a local topic, so that the last recorded log directories are kept.
+SELECT partition FROM local_leaders WHERE topic_id = %(topic_id)s ORDER BY partition FOR UPDATE;
+
 -- name: lock_local_transactions
 -- Wait for ends of transactions in a local topic, so that each is kept as it was decided.
 SELECT partition FROM local_transaction_partitions

@@ -6,7 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 import pytest
@@ -26,6 +26,7 @@ from tests.catalog.scene import Scene, run_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
     from pathlib import Path
 
     from catalog.model import Topic
@@ -358,3 +359,36 @@ def test_broken_connections_neither_lose_nor_repeat_the_end_of_a_transaction(
         extents = scene.extents(topic, key.partition)
         ends = [each.control.commits for each in extents if each.control is not None]
         assert sorted(ends) == sorted(outcomes)
+
+
+def _local(scene: Scene, *names: str) -> list[PartitionId]:
+    """Create local topics; return their only partitions, which node 1 leads."""
+    topics = [scene.topic(name, storage_mode="local") for name in names]
+    keys = [PartitionId(topic.topic_id, 0) for topic in topics]
+    scene.catalog.local_leaders.claim(dict.fromkeys(keys, 1))
+    return keys
+
+
+def _wait_for_locks(observer: psycopg.Connection[tuple[object, ...]], *calls: Future[Any]) -> None:
+    """Wait until each of these calls waits for a lock."""
+    while len(observer.execute(_WAITING).fetchall()) < len(calls):
+        assert not any(call.done() for call in calls)
+
+
+def test_a_log_directory_that_is_recorded_meanwhile_is_kept_by_a_deletion(
+    catalog_url: str, scene: Scene
+) -> None:
+    """Its agent may acknowledge records at once, so the undeleted partition must not start elsewhere."""
+    (key,) = _local(scene, "gone")
+    directory_id = scene.ids.new_uuid()
+    url = connection_string(catalog_url, DatabaseLimits())
+    with psycopg.connect(url) as agent, ThreadPoolExecutor(1) as pool:
+        agent.execute("UPDATE local_leaders SET directory_id = %s", (directory_id,))
+        with psycopg.connect(url, autocommit=True) as observer:
+            deletion = pool.submit(scene.catalog.topics.delete, "gone")
+            _wait_for_locks(observer, deletion)
+        agent.commit()
+        deletion.result()
+    scene.catalog.topics.deleted.undelete("gone")
+    (leader,) = scene.catalog.local_leaders.of_topic(key.topic_id).values()
+    assert (leader.node_id, leader.directory_id) == (1, directory_id)
