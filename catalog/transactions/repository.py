@@ -380,10 +380,15 @@ class Transactions:
             locked = _locked(sent_ids.fetchall())
             now_ms = min((each.now_ms for each in locked.values()), default=0)
             clock = _ServerClock(transaction, self._database.monotonic, now_ms, received_at)
-            return [
-                self._end_locked(transaction, locked.get(each.transactional_id), each, clock)
-                for each in requests
-            ]
+            # In the order in which the deletion of a local topic locks the same rows.
+            order = sorted(range(len(requests)), key=producers.__getitem__)
+            sent = {
+                each: self._end_locked(
+                    transaction, locked.get(requests[each].transactional_id), requests[each], clock
+                )
+                for each in order
+            }
+            return [sent[each] for each in range(len(requests))]
 
         results = self._database.transact("transactions.end", work)
         return [each.received() if isinstance(each, _Sent) else each for each in results]

@@ -17,6 +17,7 @@ from catalog.errors import TransactionRefusal, TransactionRefusedError
 from catalog.groups.offsets import CommittedOffset
 from catalog.model import ControlBatch, PartitionId, RunRefusal
 from catalog.open import open_catalog
+from catalog.transactions.local_partitions import FirstBatch
 from catalog.transactions.repository import EndedTransaction
 from core.clock import SystemClock
 from tests.catalog.checks import InvariantChecker
@@ -25,7 +26,7 @@ from tests.catalog.database.wire import WireProxy
 from tests.catalog.scene import Scene, run_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -369,10 +370,91 @@ def _local(scene: Scene, *names: str) -> list[PartitionId]:
     return keys
 
 
+def _open_local(scene: Scene, name: str, keys: Sequence[PartitionId]) -> ProducerIdentity:
+    """Begin a transaction with a batch in each of these local partitions."""
+    producer = scene.catalog.transactions.initialize(name, _TIMEOUT_MS).producer
+    scene.catalog.transactions.add_partitions(name, producer, [], keys)
+    for key in keys:
+        scene.catalog.local_transactions.verify(name, producer, FirstBatch(key, 0, adds_partition=False))
+    return producer
+
+
+def _decisions(scene: Scene) -> dict[tuple[int, PartitionId], bool]:
+    """Return the decision of each pending marker of node 1 by producer id and partition."""
+    markers = scene.catalog.local_transactions.pending(1)
+    return {(each.producer_id, each.partition): each.commits for each in markers}
+
+
 def _wait_for_locks(observer: psycopg.Connection[tuple[object, ...]], *calls: Future[Any]) -> None:
     """Wait until each of these calls waits for a lock."""
     while len(observer.execute(_WAITING).fetchall()) < len(calls):
         assert not any(call.done() for call in calls)
+
+
+_LOCK_LOCAL = "SELECT FROM local_transaction_partitions WHERE producer_id = %s AND topic_id = %s FOR UPDATE"
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_deletion_waits_for_the_end_of_a_transaction_and_keeps_its_decision(
+    catalog_url: str, scene: Scene, *, commits: bool
+) -> None:
+    """The end holds the row of the deleted topic when the deletion begins."""
+    gone, kept, held = _local(scene, "gone", "kept", "held")
+    transactions = scene.catalog.transactions
+    first, second = _open_local(scene, "a", [gone, kept]), _open_local(scene, "b", [held])
+    requests = [
+        scene.end_request("a", first, commits=commits),
+        scene.end_request("b", second, commits=commits),
+    ]
+    url = connection_string(catalog_url, DatabaseLimits())
+    with psycopg.connect(url) as other, ThreadPoolExecutor(2) as pool:
+        other.execute(_LOCK_LOCAL, (second.producer_id, held.topic_id))
+        with psycopg.connect(url, autocommit=True) as observer:
+            ending = pool.submit(transactions.end_all, requests)
+            _wait_for_locks(observer, ending)
+            deletion = pool.submit(scene.catalog.topics.delete, "gone")
+            _wait_for_locks(observer, ending, deletion)
+        other.rollback()
+        assert [type(each) for each in ending.result()] == [EndedTransaction] * 2
+        deletion.result()
+    first_id, second_id = first.producer_id, second.producer_id
+    assert _decisions(scene) == {(first_id, kept): commits, (second_id, held): commits}
+    scene.catalog.topics.deleted.undelete("gone")
+    assert _decisions(scene)[first_id, gone] is commits
+    assert scene.catalog.transaction_lookups.contradictions() == []
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_transaction_that_ends_after_the_deletion_of_a_topic_is_aborted_in_it(
+    catalog_url: str, scene: Scene, *, commits: bool
+) -> None:
+    """Both lock the rows in the order of the producers, whatever that of the requests: no deadlock."""
+    gone, kept = _local(scene, "gone", "kept")
+    transactions = scene.catalog.transactions
+    producers = {name: _open_local(scene, name, [gone, kept]) for name in ("a", "b")}
+    requests = [scene.end_request(name, producers[name], commits=commits) for name in ("b", "a")]
+    url = connection_string(catalog_url, DatabaseLimits())
+    with psycopg.connect(url) as other, ThreadPoolExecutor(2) as pool:
+        other.execute(_LOCK_LOCAL, (producers["a"].producer_id, gone.topic_id))
+        with psycopg.connect(url, autocommit=True) as observer:
+            deletion = pool.submit(scene.catalog.topics.delete, "gone")
+            _wait_for_locks(observer, deletion)
+            ending = pool.submit(transactions.end_all, requests)
+            _wait_for_locks(observer, deletion, ending)
+        other.rollback()
+        deletion.result()
+        ended = ending.result()
+    assert [each.producer for each in ended if isinstance(each, EndedTransaction)] == [
+        producers["b"],
+        producers["a"],
+    ]
+    ids = [each.producer_id for each in producers.values()]
+    assert _decisions(scene) == {(each, kept): commits for each in ids}
+    scene.catalog.topics.deleted.undelete("gone")
+    assert [_decisions(scene)[each, gone] for each in ids] == [False, False]
+    assert scene.catalog.transaction_lookups.contradictions() == []
+    for operation, count in scene.catalog.operation_counts().items():
+        assert (operation, count.retries) == (operation, 0)
 
 
 def test_a_log_directory_that_is_recorded_meanwhile_is_kept_by_a_deletion(
