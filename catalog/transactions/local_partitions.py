@@ -20,13 +20,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
-from catalog.errors import TransactionRefusal, TransactionRefusedError
+from catalog.errors import TopicNotFoundError, TransactionRefusal, TransactionRefusedError
 from catalog.model import PartitionId
 from catalog.transactions.rules import TransactionState, require_current
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from psycopg import Cursor
+
+    from catalog.database.connection import TupleRow
     from catalog.database.pool import Database, Transaction
     from catalog.transactions.repository import Transactions
     from catalog.transactions.rules import ProducerIdentity
@@ -83,10 +86,11 @@ class LocalPartitions:
         """Verify that the producer's ongoing transaction has the partition, before its first batch is there.
 
         Raises TransactionRefusedError if the producer is not the current one, or if the partition was not
-        added and the batch does not add it. A repeated call has no further effect.
+        added and the batch does not add it, and TopicNotFoundError if the partition was deleted. A repeated
+        call has no further effect.
         """
 
-        def work(transaction: Transaction) -> Verification:
+        def work(transaction: Transaction) -> tuple[Verification, Cursor[TupleRow] | None]:
             locked = self._transactions.require(transaction, transactional_id, producer.producer_id)
             require_current(locked.producer, producer)
             params = {
@@ -100,7 +104,7 @@ class LocalPartitions:
             }
             rows = transaction.rows(_SQL["find_partition"], params)
             if rows and rows[0].is_pending:
-                return Verification.MARKER_PENDING
+                return Verification.MARKER_PENDING, None
             is_added = bool(rows) and locked.producer.state is TransactionState.ONGOING
             if not is_added and not batch.adds_partition:
                 raise TransactionRefusedError(
@@ -114,10 +118,15 @@ class LocalPartitions:
                 producer.producer_epoch,
                 batch.sequence,
             ):
-                transaction.send(_SQL["set_first_batch"], params)
-            return Verification.VERIFIED
+                return Verification.VERIFIED, transaction.send(_SQL["set_first_batch"], params)
+            return Verification.VERIFIED, None
 
-        return self._database.transact("local_transactions.verify", work)
+        verification, sent = self._database.transact("local_transactions.verify", work)
+        if sent is not None and not sent.rowcount:
+            raise TopicNotFoundError(
+                f"there is no partition {batch.partition.partition} of topic {batch.partition.topic_id}"
+            )
+        return verification
 
     def pending(self, node_id: int, *, after: int = 0, limit: int = PAGE_MARKERS) -> list[PendingMarker]:
         """Return the first `limit` markers after number `after` that a node must write, oldest first."""

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from catalog.database.sql_files import load_queries
-from catalog.errors import TransactionRefusal, TransactionRefusedError
+from catalog.errors import TopicNotFoundError, TransactionRefusal, TransactionRefusedError
 from catalog.model import OpenTransaction, PartitionId
 from catalog.transactions.local_partitions import FirstBatch, PendingMarker, Verification
 from catalog.transactions.rules import MAX_EPOCH, ProducerIdentity
@@ -187,6 +187,19 @@ def test_markers_of_a_deleted_topic_are_gone(scene: Scene) -> None:
     ended = scene.catalog.transactions.end("t", producer, commits=True)
     assert (ended.leaders, _pending(scene)) == (frozenset(), [])
     assert scene.catalog.transaction_lookups.contradictions() == []
+
+
+def test_no_batch_is_verified_in_a_deleted_topic(scene: Scene) -> None:
+    """The log stays until an undeletion, and the catalog would not know its transaction."""
+    (key,) = _local(scene)
+    producer = _begin(scene, [key])
+    scene.catalog.topics.delete("t")
+    with pytest.raises(TopicNotFoundError):
+        _verify(scene, producer, key, adds=True)
+    scene.catalog.topics.deleted.undelete("t")
+    assert _verify(scene, producer, key, adds=True) is Verification.VERIFIED
+    scene.catalog.transactions.end("t", producer, commits=True)
+    assert [(each.first_sequence, each.commits) for each in _pending(scene)] == [(0, True)]
 
 
 def test_an_earlier_agent_cannot_end_a_transaction_with_local_partitions(
