@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from local_tier.log.local_log import LogRead
     from local_tier.log.unified_log import UnifiedLog
     from local_tier.manager.log_manager import LogManager
+    from local_tier.manager.set_aside_logs import SetAsideLog
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
@@ -151,7 +152,7 @@ class LocalTopics:
         """
         leader = (await self._leaders.of(topic, await self._brokers.live())).get(partition)
         current = self._current(topic, partition)
-        if current is None and self._manager.is_set_aside(topic.topic_id, partition):
+        if current is None and self._find_set_aside(topic, partition, leader) is not None:
             leader = await self._reopen(topic, partition)
             current = self._current(topic, partition)
         where = f"{topic.name}-{partition}"
@@ -183,6 +184,13 @@ class LocalTopics:
         log = self._manager.get(TopicPartition(topic.name, partition))
         return log if log is not None and log.topic_id == topic.topic_id else None
 
+    def _find_set_aside(self, topic: Topic, partition: int, leader: LocalLeader | None) -> SetAsideLog | None:
+        """Return the log of a partition that was set aside, if this agent may open it again."""
+        if leader is None or leader.node_id != self._brokers.own.node_id:
+            return None
+        recorded = None if leader.directory_id == UNASSIGNED else leader.directory_id
+        return self._manager.find_set_aside(topic.topic_id, partition, recorded)
+
     async def _reopen(self, topic: Topic, partition: int) -> LocalLeader | None:
         """Open the log of an undeleted topic again; return the leader of the partition.
 
@@ -191,13 +199,11 @@ class LocalTopics:
         partition_id = PartitionId(topic.topic_id, partition)
         async with self._reopening.hold(partition_id):
             leader = (await self._leaders.refresh(topic, await self._brokers.live())).get(partition)
-            if leader is not None and leader.node_id == self._brokers.own.node_id:
-                recorded = None if leader.directory_id == UNASSIGNED else leader.directory_id
-                found = self._manager.find_set_aside(topic.topic_id, partition, recorded)
-                if found is not None:
-                    name, config = TopicPartition(topic.name, partition), log_config_of(topic.config)
-                    reopen = partial(self._manager.reopen, name, found, config)
-                    await self._disks.at(found.path.parent).run(reopen)
+            found = self._find_set_aside(topic, partition, leader)
+            if found is not None:
+                name, config = TopicPartition(topic.name, partition), log_config_of(topic.config)
+                reopen = partial(self._manager.reopen, name, found, config)
+                await self._disks.at(found.path.parent).run(reopen)
             return leader
 
     async def _directory_of(self, partition: PartitionId, log: UnifiedLog | None, recorded: UUID) -> UUID:

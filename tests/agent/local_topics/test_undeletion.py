@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from functools import partial
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Producer
@@ -21,17 +22,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from agent.local_topics.local_topics import LocalTopics
     from agent.local_topics.storage import LocalStorage
     from catalog.open import Catalog
     from tests.agent.kafka.brokers import BrokerThread
 
 pytestmark = pytest.mark.integration
+FOREVER = float("inf")
 
 
 def storage_of(broker: BrokerThread) -> LocalStorage:
     storage = broker.agent.data.local_logs.storage
     assert storage is not None
     return storage
+
+
+def topics_of(broker: BrokerThread) -> LocalTopics:
+    local = broker.agent.data.local_logs.reader.local_topics
+    assert local is not None
+    return local
+
+
+@pytest.fixture
+def syncs_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let only the test compare the logs with the topics of the catalog."""
+    monkeypatch.setattr("agent.local_topics.storage.TOPIC_SYNC_MS", 1 << 40)
 
 
 def names(*directories: Path) -> list[str]:
@@ -78,12 +93,11 @@ def test_no_request_opens_the_log_of_a_deleted_topic(
     broker = start_broker(local_directories=(tmp_path / "disk",))
     topic = broker.create_topic("rock", 1, storage_mode="local")
     produce(broker.address, "rock", [(None, b"a")])
-    local = broker.agent.data.local_logs.reader.local_topics
-    assert local is not None
+    local = topics_of(broker)
     leaders = broker.run(local._leaders.of(topic, ()))
     catalog.topics.delete("rock")
     storage_of(broker).sync_topics()
-    local._leaders._cache[topic.topic_id] = float("inf"), leaders
+    local._leaders._cache[topic.topic_id] = FOREVER, leaders
     with pytest.raises(Exception, match="no live agent"):
         broker.run(local.state(topic, 0))
     assert names(tmp_path / "disk") == ["rock-0*-stray"]
@@ -166,8 +180,33 @@ def test_a_partition_whose_log_is_gone_is_offline_after_an_undeletion(
     shutil.rmtree(gone)
     catalog.topics.deleted.undelete("rock")
     assert [each.value() for each in consume(broker.address, "rock", 1, partition=1)] == [b"a"]
-    local = broker.agent.data.local_logs.reader.local_topics
-    assert local is not None
     with pytest.raises(LogDirectoryOfflineError):
-        broker.run(local.state(topic, 0))
+        broker.run(topics_of(broker).state(topic, 0))
     assert names(disk) == ["rock-1"]
+
+
+def test_a_log_that_must_not_be_opened_costs_no_look_up(
+    start_broker: Callable[..., BrokerThread],
+    catalog: Catalog,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    syncs_by_hand: None,
+) -> None:
+    """The recorded directory is away, and clients repeat their requests until it is back."""
+    del syncs_by_hand
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    topic = broker.create_topic("rock", 1, storage_mode="local")
+    produce(broker.address, "rock", [(None, b"a")])
+    catalog.topics.delete("rock")
+    storage_of(broker).sync_topics()
+    catalog.topics.deleted.undelete("rock")
+    (leader,) = catalog.local_leaders.of_topic(topic.topic_id).values()
+    assert leader.directory_id is not None
+    away = {PartitionId(topic.topic_id, 0): UUID(int=7)}
+    catalog.local_leaders.assign(leader.node_id, away, source=leader.directory_id)
+    local = topics_of(broker)
+    local._leaders._cache.clear()
+    monkeypatch.setattr(local._leaders, "refresh", None)
+    with pytest.raises(LogDirectoryOfflineError, match="not open"):
+        broker.run(local.state(topic, 0))
+    assert names(tmp_path / "disk") == ["rock-0*-stray"]
