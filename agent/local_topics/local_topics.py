@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 
 from agent.cluster.errors import AppendFailedError, DiskLateError, NotLeaderError
+from agent.local_topics.disk_pools import PATIENCE_SECONDS
 from agent.local_topics.log_config import log_config_of
 from agent.local_topics.partition_locks import PartitionLocks
 from agent.read.fetch_result import offset_error
@@ -194,7 +195,8 @@ class LocalTopics:
     async def _reopen(self, topic: Topic, partition: int) -> LocalLeader | None:
         """Open the log of an undeleted topic again; return the leader of the partition.
 
-        It stays as it is if another node leads the partition, or if the topic was deleted again.
+        It stays as it is if another node leads the partition, or if the topic was deleted again. Raises
+        LogDirectoryOfflineError if the log is not open in time: the disk may hang. Opening it continues then.
         """
         partition_id = PartitionId(topic.topic_id, partition)
         async with self._reopening.hold(partition_id):
@@ -203,7 +205,11 @@ class LocalTopics:
             if found is not None:
                 name, config = TopicPartition(topic.name, partition), log_config_of(topic.config)
                 reopen = partial(self._manager.reopen, name, found, config)
-                await self._disks.at(found.path.parent).run(reopen)
+                call = asyncio.ensure_future(self._disks.at(found.path.parent).run(reopen))
+                if not (await asyncio.wait([call], timeout=PATIENCE_SECONDS))[0]:
+                    call.add_done_callback(_ignore_result)
+                    raise LogDirectoryOfflineError(f"log {name} is being opened again", remedy="retry")
+                call.result()
             return leader
 
     async def _directory_of(self, partition: PartitionId, log: UnifiedLog | None, recorded: UUID) -> UUID:
@@ -505,6 +511,12 @@ class LocalTopics:
         except LogClosedError:
             log, _ = await self.log(topic, partition)
             return await run(log)
+
+
+def _ignore_result(call: asyncio.Future[Any]) -> None:
+    """Mark the error of a call as retrieved. The log manager has logged it."""
+    if not call.cancelled():
+        call.exception()
 
 
 def _append_all(

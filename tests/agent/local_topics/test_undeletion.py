@@ -12,11 +12,15 @@ from confluent_kafka import Producer
 
 from catalog.model import PartitionId
 from local_tier.errors import LogDirectoryOfflineError
+from local_tier.files.file_system import RealFileSystem
 from tests.agent.kafka.in_process_clients import TIMEOUT_SECONDS, consume, produce
 from tests.agent.kafka.waiting import until
 from tests.agent.local_topics.test_moves import alter
 from tests.agent.local_topics.test_transaction_races import Table
 from tests.agent.local_topics.test_transactions import read, run, transactional, write
+from tests.local_tier.crash.disks import Disks
+from tests.local_tier.hanging_disk import HangingDisk
+from tests.local_tier.steps import SteppedFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -210,3 +214,37 @@ def test_a_log_that_must_not_be_opened_costs_no_look_up(
     with pytest.raises(LogDirectoryOfflineError, match="not open"):
         broker.run(local.state(topic, 0))
     assert names(tmp_path / "disk") == ["rock-0*-stray"]
+
+
+def test_a_disk_that_hangs_holds_up_only_its_own_logs(
+    start_broker: Callable[..., BrokerThread],
+    catalog: Catalog,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    syncs_by_hand: None,
+) -> None:
+    """A request for a log that cannot be opened again in time fails, so it does not hold up the others."""
+    del syncs_by_hand
+    disks = (tmp_path / "one", tmp_path / "two")
+    disk, real = HangingDisk(), RealFileSystem()
+    files = Disks({disks[0]: SteppedFileSystem(real, disk), disks[1]: real})
+    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    broker = start_broker(local_directories=disks)
+    topic = broker.create_topic("rock", 2, storage_mode="local")
+    for partition in (0, 1):
+        produce(broker.address, "rock", [(None, b"a")], partition=partition)
+    (hung,) = [each for each in (0, 1) if (disks[0] / f"rock-{each}").exists()]
+    catalog.topics.delete("rock")
+    storage_of(broker).sync_topics()
+    catalog.topics.deleted.undelete("rock")
+    local = topics_of(broker)
+    disk.hang()
+    try:
+        for _ in range(2):
+            with pytest.raises(LogDirectoryOfflineError):
+                broker.run(local.state(topic, hung))
+        assert broker.run(local.state(topic, 1 - hung)).log_end_offset == 1
+    finally:
+        disk.work()
+    until((disks[0] / f"rock-{hung}").exists)
+    assert [each.value() for each in consume(broker.address, "rock", 1, partition=hung)] == [b"a"]
