@@ -7,6 +7,7 @@ these steps, the next one finds the marker pending, and the transaction ended in
 The leader looks for pending markers:
 
 - when it starts;
+- when it opens a log again, because the topic was undeleted;
 - when a coordinator announces some;
 - when a producer needs one;
 - once a second while a transaction is open;
@@ -138,7 +139,8 @@ class MarkerWriter:
         self._is_stopped = False
         self._failed: SiltstoneError | None = None
         self._check_at = self._look_at = float("-inf")
-        self._to_find: set[PartitionId] | None = None
+        self._to_find: set[PartitionId] = set()
+        self._knows_led = False
         self._writes = DiskTasks("write markers", ended_late=self._ended_late)
         self._checks = DiskTasks("check open transactions", ended_late=self._ended_late)
         self._task: asyncio.Task[None] | None = None
@@ -170,8 +172,7 @@ class MarkerWriter:
 
     def reopened(self, partition: PartitionId) -> None:
         """Look for markers and open transactions of a log that is served again: its topic was undeleted."""
-        if self._to_find is not None:
-            self._to_find.add(partition)
+        self._to_find.add(partition)
         self.check_again()
 
     def check_again(self) -> None:
@@ -210,7 +211,7 @@ class MarkerWriter:
             try:
                 if is_due or self._verifier.keys or self._clock.monotonic() >= self._look_at:
                     await self.write_pending()
-                if self._to_find is None or self._to_find:
+                if self._to_find or not self._knows_led:
                     await self._find_open()
                 if self._verifier.keys and self._clock.monotonic() >= self._check_at:
                     await self._check_open()
@@ -233,9 +234,11 @@ class MarkerWriter:
         self._woken.set()  # passes have skipped the directory meanwhile
 
     async def _find_open(self) -> None:
-        """Watch the transactions that are open in the logs when the agent starts."""
-        if self._to_find is None:
-            self._to_find = set(await self._pool.run(partial(self._led.directories_of, self._node_id)))
+        """Watch the transactions that are open in the logs when the agent starts, or opens them again."""
+        if not self._knows_led:
+            led = await self._pool.run(partial(self._led.directories_of, self._node_id))
+            self._to_find.update(led)
+            self._knows_led = True
         logs = self._logs_of(self._to_find)
         self._to_find = {partition for each in logs.values() for partition in each}
         self._note_hung(
@@ -243,7 +246,6 @@ class MarkerWriter:
         )
 
     async def _find_in(self, logs: Mapping[PartitionId, UnifiedLog]) -> None:
-        assert self._to_find is not None
         for partition in logs:
             found = await self._read(logs[partition], partition)
             if found is not None:

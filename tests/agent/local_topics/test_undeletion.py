@@ -23,7 +23,7 @@ from tests.local_tier.hanging_disk import HangingDisk
 from tests.local_tier.steps import SteppedFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from agent.local_topics.local_topics import LocalTopics
@@ -248,3 +248,32 @@ def test_a_disk_that_hangs_holds_up_only_its_own_logs(
         disk.work()
     until((disks[0] / f"rock-{hung}").exists)
     assert [each.value() for each in consume(broker.address, "rock", 1, partition=hung)] == [b"a"]
+
+
+def test_transactions_of_a_log_that_is_opened_again_while_the_agent_starts_are_watched(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> None:
+    """The catalog has listed the partitions of the agent before the undeletion."""
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    topic = broker.create_topic("rock", 1, storage_mode="local")
+    producer = transactional(broker.address)
+    producer.begin_transaction()
+    write(producer, [b"a"], ["rock"])
+    markers = broker.agent.data.local_logs.markers
+    assert markers is not None
+    partition = PartitionId(topic.topic_id, 0)
+    reopened = partial(markers.reopened, partition)
+
+    class BeforeTheUndeletion:
+        def directories_of(self, node_id: int) -> Mapping[PartitionId, UUID | None]:
+            del node_id
+            broker.agent._loop.call_soon_threadsafe(reopened)
+            return {}
+
+    async def start() -> None:
+        markers._led, markers._knows_led = BeforeTheUndeletion(), False
+        markers._verifier._entries.clear()
+        await markers._find_open()
+
+    broker.run(start())
+    until(lambda: [key[0] for key in markers._verifier.open_transactions()] == [partition])
