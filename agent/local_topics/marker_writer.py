@@ -173,11 +173,15 @@ class MarkerWriter:
     def reopened(self, partition: PartitionId) -> None:
         """Look for markers and open transactions of a log that is served again: its topic was undeleted."""
         self._to_find.add(partition)
-        self.check_again()
+        self._verifier.verify_again(partition)
+        self._check_soon()
 
     def check_again(self) -> None:
         """Check the open transactions now, because the catalog may have lost some."""
         self._verifier.verify_again()
+        self._check_soon()
+
+    def _check_soon(self) -> None:
         self._check_at = float("-inf")
         self._woken.set()
 

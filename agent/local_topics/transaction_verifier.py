@@ -190,7 +190,8 @@ class TransactionVerifier:
         else:
             self._entries.pop(key, None)
 
-    def verify_again(self) -> None:
-        """Let every transaction be verified again: the catalog may have lost it."""
+    def verify_again(self, partition: PartitionId | None = None) -> None:
+        """Let the transactions of a partition, or all, be verified again: the catalog may have lost them."""
         for key in self._entries:
-            self._entries[key] = Verified(is_open=True)
+            if partition in {None, key[0]}:
+                self._entries[key] = Verified(is_open=True)

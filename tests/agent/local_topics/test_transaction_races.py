@@ -559,6 +559,19 @@ def test_a_transaction_whose_first_batch_was_deleted_is_aborted_if_the_catalog_h
         assert not fetch(wire, 1).aborted_transactions
 
 
+def test_a_log_that_is_opened_again_voids_only_the_verifications_of_its_partition(scene: Scene) -> None:
+    topic_id, loop = scene.catalog.topics.get(_TOPIC).topic_id, scene.broker.agent._loop
+    with scene.wire() as wire:
+        producer = init(wire)
+        add(wire, producer, 0)
+        assert produce(wire, producer, 0, b"a").error_code == ErrorCode.none
+        scene.table.verifies = False
+        loop.call_soon_threadsafe(scene.markers.reopened, PartitionId(topic_id, 1))
+        assert produce(wire, producer, 1, b"b").error_code == ErrorCode.none
+        loop.call_soon_threadsafe(scene.markers.reopened, PartitionId(topic_id, 0))
+        assert produce(wire, producer, 2, b"c").error_code == ErrorCode.request_timed_out
+
+
 def test_a_batch_does_not_pass_an_earlier_one_whose_verification_failed(scene: Scene) -> None:
     """The log would take it: it knows nothing of the producer yet."""
     with scene.wire() as wire:
