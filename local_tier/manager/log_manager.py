@@ -394,27 +394,30 @@ class LogManager:
         A log that has taken the name meanwhile is not touched. A log without a topic id cannot wait.
         """
         name, topic_id = log.topic_partition, log.topic_id
-        waits = disposal is Disposal.WAIT and topic_id is not None
-        if waits:
-            try:
-                log.flush(force_active=True)
-            except LogClosedError:
-                return False
-            self._mark(log)
         state = DirectoryState.DELETE if disposal is Disposal.DELETE else DirectoryState.STRAY
-        if not self._remove(name, state, only=log):
-            return False
-        if waits:
-            assert topic_id is not None
-            self._mark(log)  # records may have been deleted since
-            self._set_aside.add(SetAsideLog(log.directory, topic_id, name.partition))
-            _log.info("log_set_aside", log=str(name), directory=str(log.directory))
-        else:
-            self._loader.strays += disposal is not Disposal.DELETE
-        future = self._registry.get(name, future=True)
-        if future is not None and future.topic_id == log.topic_id:
-            self._remove(name, DirectoryState.DELETE, future=True, only=future)  # a copy of the first log
-        return True
+        with self._creation_lock(name):  # no move or request replaces, opens or creates the log meanwhile
+            if self._registry.get(name) is not log:
+                return False
+            waits = disposal is Disposal.WAIT and topic_id is not None
+            if waits:
+                try:
+                    log.flush(force_active=True)
+                except LogClosedError:  # its directory has failed
+                    return False
+                self._mark(log)
+            if not self._remove(name, state, only=log):
+                return False
+            if waits:
+                assert topic_id is not None
+                self._mark(log)  # records may have been deleted since
+                self._set_aside.add(SetAsideLog(log.directory, topic_id, name.partition))
+                _log.info("log_set_aside", log=str(name), directory=str(log.directory))
+            else:
+                self._loader.strays += disposal is not Disposal.DELETE
+            future = self._registry.get(name, future=True)
+            if future is not None and future.topic_id == topic_id:
+                self._remove(name, DirectoryState.DELETE, future=True, only=future)  # a copy of the first log
+            return True
 
     def _mark(self, log: UnifiedLog) -> None:
         """Mark a log as one that waits, with its entries of the checkpoints."""

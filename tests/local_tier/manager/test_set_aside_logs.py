@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
+from typing_extensions import override
 
 from local_tier.errors import LogDirectoryOfflineError
 from local_tier.files.file_names import SET_ASIDE
 from local_tier.manager.log_copy import LogCopy
 from local_tier.manager.set_aside_logs import Disposal, SetAsideLog
 from tests.local_tier.crash.test_set_aside import all_wait
+from tests.local_tier.crash.unsynced import UnsyncedFileSystem
 from tests.local_tier.log.test_log_loader import legacy
 from tests.local_tier.manager.managers import ORDERS_ID, SMALL, Machine, fill, name_of, orders
+from tests.local_tier.steps import NoFaults, SteppedFileSystem, Switch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,6 +66,40 @@ def test_a_log_is_opened_in_the_recorded_directory(machine: Machine) -> None:
     assert (manager.metrics().stray_logs, manager.metrics().logs_set_aside) == (1, 0)
     manager.set_aside(reopened, Disposal.WAIT)
     assert manager.find_set_aside(ORDERS_ID, 0, None) is not None
+    manager.close()
+
+
+class Move(NoFaults):
+    """Ends the move of a log at the first file that setting it aside creates, if nothing prevents that."""
+
+    def __init__(self, manager: LogManager) -> None:
+        super().__init__()
+        self._manager = manager
+
+    @override
+    def before(self, step: str) -> None:
+        super().before(step)
+        is_first = step == f"create {SET_ASIDE}.tmp" and self.steps[step] == 1
+        if is_first and not self._manager._creation_lock(name_of(0)).locked():
+            self._manager.replace_current_with_future_log(name_of(0))
+
+
+def test_a_move_that_ends_meanwhile_does_not_fail_the_disk(tmp_path: Path) -> None:
+    """It would rename the directory of the log, and take a missing file for a failure of the disk."""
+    switch = Switch(NoFaults())
+    files = SteppedFileSystem(UnsyncedFileSystem(), switch)
+    machine = Machine((tmp_path / "a", tmp_path / "b"), files=files)
+    manager = machine.start()
+    log = orders(manager)
+    fill(log, 3)
+    target = next(path for path in machine.directories if path != log.directory.parent)
+    manager.create_future_log(name_of(0), target)
+    switch.faults = Move(manager)
+    assert manager.set_aside(log, Disposal.WAIT)
+    assert manager.offline_directories == []
+    assert states(machine) == ["delete", "stray"]
+    (found,) = manager.set_aside_logs()
+    assert found.path.parent != target
     manager.close()
 
 
