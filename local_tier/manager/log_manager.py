@@ -271,13 +271,15 @@ class LogManager:
         """Return the log of a partition. If there is none, create it in the directory with the fewest logs.
 
         The caller knows that no directory that is offline has the log. Raises LogDirectoryOfflineError if no
-        directory works, and StaleStateError if the log here belongs to an older topic of the same name.
+        directory works or if a log of the partition waits, and StaleStateError if the log here belongs to an
+        older topic of the same name.
         """
         name = TopicPartition(topic, partition)
         with self._creation_lock(name):
             log = self._registry.get(name)
             if log is None:
                 self._registry.require_readable(name)
+                self._require_not_set_aside(name, topic_id)
                 directories = self._directories.by_load(self._registry)
                 log = self._loader.create(PartitionDirectory(topic, partition), topic_id, config, directories)
                 self._registry.add(log)
@@ -495,6 +497,14 @@ class LogManager:
                 self._forget_set_aside(other)
             _log.info("log_reopened", log=str(name), directory=str(log.directory))
             return log
+
+    def _require_not_set_aside(self, name: TopicPartition, topic_id: UUID) -> None:
+        """Raise LogDirectoryOfflineError if a log of the partition waits. A new one would hide it."""
+        for found in self._set_aside.of(topic_id, name.partition):
+            raise LogDirectoryOfflineError(
+                f"log {name} was set aside in {found.path} and is not open again",
+                remedy="retry; if it stays so, remove all but one of the partition's directories that wait",
+            )
 
     def _announce_reopening(self, found: SetAsideLog) -> None:
         if self.on_reopen is not None:

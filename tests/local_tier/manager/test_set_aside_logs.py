@@ -69,6 +69,21 @@ def test_a_log_is_opened_in_the_recorded_directory(machine: Machine) -> None:
     manager.close()
 
 
+def test_no_new_log_hides_one_that_waits(machine: Machine) -> None:
+    """Its partition would start again at offset 0."""
+    manager = machine.start()
+    log = orders(manager)
+    fill(log, 3)
+    manager.set_aside(log, Disposal.WAIT)
+    with pytest.raises(LogDirectoryOfflineError, match="was set aside"):
+        orders(manager)
+    (found,) = manager.set_aside_logs()
+    reopened = manager.reopen(name_of(0), found, SMALL)
+    assert orders(manager) is reopened
+    assert orders(manager).log_end_offset == 3
+    manager.close()
+
+
 class Move(NoFaults):
     """Ends the move of a log at the first file that setting it aside creates, if nothing prevents that."""
 
