@@ -454,20 +454,16 @@ class LogManager:
         """Return the logs that wait, in one log directory or all."""
         return [log for log in self._set_aside.all() if directory in {None, log.path.parent}]
 
-    def is_set_aside(self, topic_id: UUID, partition: int) -> bool:
-        """Return True if a log of the partition waits."""
-        return bool(self._set_aside.of(topic_id, partition))
-
     def find_set_aside(self, topic_id: UUID, partition: int, recorded: UUID | None) -> SetAsideLog | None:
         """Return the log of a partition that waits and may be opened, or None.
 
         `recorded` is the id of the log directory that is known to have it. A log elsewhere may be opened if
-        there is no other and none can be missing, or if none is known.
+        it is the only one, and if that directory is open and does not have the log, or none is known.
         """
         found = self._set_aside.of(topic_id, partition)
         here = [log for log in found if self.directory_id(log.path.parent) == recorded]
-        may_be_elsewhere = recorded not in self.directory_ids and self.may_miss_logs
-        candidates = here or ([] if recorded is not None and may_be_elsewhere else found)
+        may_be_elsewhere = recorded is None or recorded in self.directory_ids
+        candidates = here or (found if may_be_elsewhere else [])
         return candidates[0] if len(candidates) == 1 else None
 
     def reopen(self, name: TopicPartition, found: SetAsideLog, config: LogConfig) -> UnifiedLog | None:
