@@ -32,7 +32,7 @@ from local_tier.manager.set_aside_logs import Disposal, SetAsideLog
 from local_tier.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
     from uuid import UUID
 
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
+_NO_OFFSETS = SetAsideOffsets(log_start_offset=0, recovery_point=0)
 
 
 class ConfigLookup(Protocol):
@@ -266,12 +267,13 @@ class DirectoryLoader:
         unknown, self._unknown = self._unknown, []
         names = {(_log_name(log.name), log.topic_id) for log in unknown if log.topic_id is not None}
         disposals = find_disposals(names) if names else {}
-        for log in unknown:
+        for log in sorted(unknown, key=lambda each: each.name.state is DirectoryState.FUTURE):
             disposal = Disposal.STRAY
             if log.topic_id is not None:
                 disposal = disposals.get((_log_name(log.name), log.topic_id), Disposal.STRAY)
-            if disposal is Disposal.WAIT and log.name.state is DirectoryState.FUTURE:
-                disposal = Disposal.DELETE if _has_original(log, unknown) else Disposal.STRAY
+                if disposal is Disposal.WAIT and log.name.state is DirectoryState.FUTURE:
+                    has_original = bool(self._set_aside.of(log.topic_id, log.name.partition))
+                    disposal = Disposal.DELETE if has_original else Disposal.STRAY
             if self._is_copy(log.name, log.topic_id):
                 disposal = Disposal.DELETE
             try:
@@ -555,13 +557,3 @@ class DirectoryLoader:
 
 def _log_name(name: PartitionDirectory) -> TopicPartition:
     return TopicPartition(name.topic, name.partition)
-
-
-def _has_original(copy: UnknownLog, unknown: Sequence[UnknownLog]) -> bool:
-    """Return True if the log that a move was copying is there."""
-    return any(
-        log.name.state is DirectoryState.LIVE
-        and log.topic_id == copy.topic_id
-        and _log_name(log.name) == _log_name(copy.name)
-        for log in unknown
-    )

@@ -474,25 +474,30 @@ class LogManager:
         """
         with self._creation_lock(name):
             current = self._registry.get(name)
-            directory = self._directories.get(found.path.parent)
-            if current is not None:
-                return current if current.topic_id == found.topic_id else None
-            self._registry.require_readable(name)
-            live = found.path.with_name(PartitionDirectory(*name).name)
-            if directory is None or self._exists(live) or not self._set_aside.take(found):
+            if current is not None and current.topic_id != found.topic_id:
                 return None
-            if not self._exists(found.path):
-                return None  # an operator has removed it
-            log = self._loader.reopen(directory, found, name, config)
-            log.update_high_watermark(log.log_end_offset)
-            self._announce_reopening(found)
-            self._registry.add(log)
-            self._announce_reopening(found)
-            self._remove_mark(log)
-            for other in self._set_aside.of(found.topic_id, found.partition):
-                self._forget_set_aside(other)
-            _log.info("log_reopened", log=str(name), directory=str(log.directory))
+            log = current or self._reopen(name, found, config)
+            if log is not None:
+                for other in self._set_aside.of(found.topic_id, found.partition):
+                    self._forget_set_aside(other)
             return log
+
+    def _reopen(self, name: TopicPartition, found: SetAsideLog, config: LogConfig) -> UnifiedLog | None:
+        directory = self._directories.get(found.path.parent)
+        self._registry.require_readable(name)
+        live = found.path.with_name(PartitionDirectory(*name).name)
+        if directory is None or self._exists(live) or not self._set_aside.take(found):
+            return None
+        if not self._exists(found.path):
+            return None  # an operator has removed it
+        log = self._loader.reopen(directory, found, name, config)
+        log.update_high_watermark(log.log_end_offset)
+        self._announce_reopening(found)
+        self._registry.add(log)
+        self._announce_reopening(found)
+        self._remove_mark(log)
+        _log.info("log_reopened", log=str(name), directory=str(log.directory))
+        return log
 
     def _require_not_set_aside(self, name: TopicPartition, topic_id: UUID) -> None:
         """Raise LogDirectoryOfflineError if a log of the partition waits. A new one would hide it."""

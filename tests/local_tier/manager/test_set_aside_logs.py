@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -135,8 +136,34 @@ def test_a_move_that_ends_meanwhile_does_not_fail_the_disk(tmp_path: Path) -> No
     manager.close()
 
 
-def test_the_copy_of_a_move_is_deleted_at_a_start_without_the_topic(machine: Machine) -> None:
-    """The log has everything."""
+def test_a_copy_that_waits_while_its_log_is_open_becomes_a_stray(machine: Machine) -> None:
+    """A crash came after the log was opened again, and before the copy lost its mark."""
+    manager = machine.start()
+    log = orders(manager)
+    fill(log, 3)
+    manager.close()
+    other = next(path for path in machine.directories if path != log.directory.parent)
+    shutil.copytree(log.directory, other / "orders-0")
+    manager = start_deleted(machine)
+    (path,) = [each.path for each in manager.set_aside_logs() if each.path.parent == log.directory.parent]
+    manager.close()
+    path.rename(log.directory)
+    machine.configs = {}
+    manager = machine.start()
+    (served,) = manager.logs()
+    (copy,) = manager.set_aside_logs()
+    assert copy.path.parent == other
+    assert manager.reopen(name_of(0), copy, SMALL) is served
+    assert (manager.metrics().stray_logs, manager.set_aside_logs()) == (1, [])
+    assert not (copy.path / SET_ASIDE).exists()
+    manager.close()
+
+
+@pytest.mark.parametrize("is_set_aside", [False, True])
+def test_the_copy_of_a_move_is_deleted_at_a_start_without_the_topic(
+    machine: Machine, *, is_set_aside: bool
+) -> None:
+    """The log has everything, whether it was set aside before a crash or is now."""
     manager = machine.start()
     log = orders(manager)
     fill(log, 10)
@@ -144,6 +171,10 @@ def test_the_copy_of_a_move_is_deleted_at_a_start_without_the_topic(machine: Mac
     copy = LogCopy(log, manager.create_future_log(name_of(0), target))
     copy.write(copy.read())
     copy.future.flush(force_active=True)
+    if is_set_aside:
+        manager._registry.remove(name_of(0), future=True)
+        copy.future.close_handles()
+        manager.set_aside(log, Disposal.WAIT)
     manager.close()
     manager = start_deleted(machine)
     assert states(machine) == ["delete", "stray"]
