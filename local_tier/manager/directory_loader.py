@@ -284,7 +284,7 @@ class DirectoryLoader:
     def _set_unknown_log_aside(self, log: UnknownLog, disposal: Disposal) -> None:
         directory, name, topic_id = log
         if disposal is Disposal.WAIT:
-            found = self._offsets_of(directory, name, is_future=False)
+            found = self._offsets_of(directory, name, self._read_mark(directory.path / name.name))
             write_set_aside_offsets(self._file_system, directory.path / name.name, found)
         state = DirectoryState.DELETE if disposal is Disposal.DELETE else DirectoryState.STRAY
         aside = suffixed_partition_directory(name.topic, name.partition, state, self._ids.new_uuid())
@@ -300,17 +300,14 @@ class DirectoryLoader:
             self._record_stray(directory, aside)
 
     def _offsets_of(
-        self, directory: LogDirectory, name: PartitionDirectory, *, is_future: bool
+        self, directory: LogDirectory, name: PartitionDirectory, mark: SetAsideOffsets | None
     ) -> SetAsideOffsets:
         """Return a log's entries of the checkpoints, or those of its mark if they are higher."""
         log_name, contents = _log_name(name), self._contents[directory.path]
-        marked = self._read_mark(directory.path / name.name) or SetAsideOffsets(
-            log_start_offset=0, recovery_point=0
-        )
-        recovery_point = max(contents.recovery_points.get(log_name, 0), marked.recovery_point)
+        marked = mark or _NO_OFFSETS
         return SetAsideOffsets(
             log_start_offset=max(contents.log_start_offsets.get(log_name, 0), marked.log_start_offset),
-            recovery_point=0 if is_future else recovery_point,
+            recovery_point=max(contents.recovery_points.get(log_name, 0), marked.recovery_point),
         )
 
     def _read_mark(self, path: Path) -> SetAsideOffsets | None:
@@ -331,7 +328,7 @@ class DirectoryLoader:
         """
         live = PartitionDirectory(name.topic, name.partition)
         try:
-            offsets = self._read_mark(found.path) or SetAsideOffsets(log_start_offset=0, recovery_point=0)
+            offsets = self._read_mark(found.path) or _NO_OFFSETS
             self._file_system.rename(found.path, directory.path / live.name)
             self._file_system.sync_dir(directory.path)
             return self._open(
@@ -461,20 +458,20 @@ class DirectoryLoader:
         is_recovered_fully: bool = False,
     ) -> None:
         log_name, contents = TopicPartition(name.topic, name.partition), self._contents[directory.path]
-        is_marked = self._read_mark(directory.path / name.name) is not None
-        offsets = self._offsets_of(directory, name, is_future=is_recovered_fully)
+        mark = self._read_mark(directory.path / name.name)
+        offsets = self._offsets_of(directory, name, mark)
         log = self._open(
             directory,
             name,
             config,
             topic_id=topic_id,
-            had_clean_shutdown=contents.had_clean_shutdown and not is_marked,
+            had_clean_shutdown=contents.had_clean_shutdown and mark is None,
             log_start_offset=offsets.log_start_offset,
-            recovery_point=offsets.recovery_point,
+            recovery_point=0 if is_recovered_fully else offsets.recovery_point,
         )
         log.update_high_watermark(contents.high_watermarks.get(log_name, 0))
         self._add(log)
-        if is_marked:
+        if mark is not None:
             with self._add_lock:
                 self.reopened.append(log)
 

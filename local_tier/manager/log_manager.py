@@ -514,8 +514,7 @@ class LogManager:
     def delete_set_aside(self, found: SetAsideLog) -> None:
         """Delete a log that waits, after the delay."""
         name, path = parse_partition_directory(found.path.name), found.path.parent
-        if name is None or not self._exists(found.path) or not self._set_aside.take(found):
-            self._set_aside.take(found)
+        if name is None or not self._set_aside.take(found):
             return
         aside = suffixed_partition_directory(
             name.topic, name.partition, DirectoryState.DELETE, self._ids.new_uuid()
@@ -523,6 +522,8 @@ class LogManager:
         try:
             self._file_system.rename(found.path, path / aside.name)
             self._file_system.sync_dir(path)
+        except FileNotFoundError:
+            return  # an operator has removed it
         except OSError as error:
             self._fail(path, error)
         self._services[path].deletion_queue.add(path / aside.name)
