@@ -108,12 +108,15 @@ def test_no_request_opens_the_log_of_a_deleted_topic(
 
 
 def test_transactions_end_as_they_were_decided_before_the_deletion(
-    start_broker: Callable[..., BrokerThread], catalog: Catalog, tmp_path: Path
+    start_broker: Callable[..., BrokerThread], catalog: Catalog, tmp_path: Path, syncs_by_hand: None
 ) -> None:
-    """A committed one whose marker was pending is committed, and one that was open is aborted."""
-    disk = tmp_path / "disk"
-    broker = start_broker(local_directories=(disk,))
-    broker.create_topic("rock", 1, storage_mode="local")
+    """A committed one whose marker was pending is committed, and one that was open is aborted.
+
+    The leader checks the transactions in the log while it does not know of the deletion yet.
+    """
+    del syncs_by_hand
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    topic = broker.create_topic("rock", 1, storage_mode="local")
     run(transactional(broker.address, "first"), [b"a"], ["rock"], commits=True)
     committed, open_one = transactional(broker.address, "second"), transactional(broker.address, "third")
     markers = broker.agent.data.local_logs.markers
@@ -124,9 +127,13 @@ def test_transactions_end_as_they_were_decided_before_the_deletion(
         producer.begin_transaction()
         write(producer, [value], ["rock"])
     committed.commit_transaction(TIMEOUT_SECONDS)
+    known_leaders, known_topics = topics_of(broker)._leaders._cache, markers._directory._by_id
+    leaders = broker.run(topics_of(broker)._leaders.of(topic, ()))
     catalog.topics.delete("rock")
-    markers.check_again()
+    known_leaders[topic.topic_id], known_topics[topic.topic_id] = (FOREVER, leaders), (FOREVER, topic)
     broker.run(markers._check_open())
+    assert markers.aborted_unknown == 0
+    del known_leaders[topic.topic_id], known_topics[topic.topic_id]
     storage_of(broker).sync_topics()
     markers._table = table
     catalog.topics.deleted.undelete("rock")
