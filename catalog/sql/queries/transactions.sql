@@ -270,18 +270,19 @@ WHERE p.topic_id = v.topic_id AND p.partition = v.partition AND p.unstable_offse
 -- Once the last stable offset has passed the range, all that ended later began after it, so the search ends there.
 -- Also return a row without a producer for each of the given extents that a compaction or retention has removed, and
 -- for each partition if the server does not continue the history of the given epoch: its end of a transaction may be
--- lost there.
+-- lost there. PostgreSQL expects ten elements of an unnested array or knows their number, and looks the partitions up
+-- in the index. Of generate_subscripts it expects 1,000, for which it scans all aborted transactions.
 WITH incarnation AS MATERIALIZED (SELECT epoch, is_current FROM current_incarnation)
-SELECT (%(topic_ids)s::uuid[])[i] AS topic_id, (%(partitions)s::integer[])[i] AS partition, found.producer_id,
-       found.first_offset, found.last_offset
-FROM generate_subscripts(%(partitions)s::integer[], 1) AS i
+SELECT (%(topic_ids)s::uuid[])[i] AS topic_id, requested.partition, found.producer_id, found.first_offset,
+       found.last_offset
+FROM unnest(%(partitions)s::integer[]) WITH ORDINALITY AS requested (partition, i)
 CROSS JOIN LATERAL (
     SELECT a.producer_id, a.first_offset, a.last_offset FROM aborted_transactions AS a
-    WHERE a.topic_id = (%(topic_ids)s::uuid[])[i] AND a.partition = (%(partitions)s::integer[])[i]
+    WHERE a.topic_id = (%(topic_ids)s::uuid[])[i] AND a.partition = requested.partition
       AND a.last_offset >= (%(base_offsets)s::bigint[])[i] AND a.first_offset < (%(end_offsets)s::bigint[])[i]
       AND a.last_offset <= coalesce((
           SELECT b.last_offset FROM aborted_transactions AS b
-          WHERE b.topic_id = (%(topic_ids)s::uuid[])[i] AND b.partition = (%(partitions)s::integer[])[i]
+          WHERE b.topic_id = (%(topic_ids)s::uuid[])[i] AND b.partition = requested.partition
             AND b.last_offset >= (%(base_offsets)s::bigint[])[i]
             AND b.last_stable_offset >= (%(end_offsets)s::bigint[])[i]
           ORDER BY b.last_offset
