@@ -35,13 +35,39 @@ class LogCheckpoints:
         self._on_failure = on_failure
         # Held from the collection of offsets to their write: older offsets must not replace newer ones.
         self._locks = {path: threading.RLock() for path in directories}
+        self._written_points: dict[Path, Mapping[TopicPartition, int]] = {}
 
     def write_recovery_points(self, directory: LogDirectory) -> None:
         """Write the recovery points. They are never too high, because only a flush advances them."""
         with self._locks[directory.path]:
             points = {name: log.recovery_point for name, log in self._logs(directory).items()}
             points |= self._kept(directory, "recovery_point")
-            self._write(directory.recovery_points, points)
+            if self._write(directory.recovery_points, points):
+                self._written_points[directory.path] = points
+
+    def lower_recovery_point(self, directory: LogDirectory, log: UnifiedLog) -> None:
+        """Write the recovery points if that of a new or truncated log in the file is too high.
+
+        A lower one, or none, only makes the recovery of the log slower. The file has the points of all logs,
+        so that writing it for each log takes a time that is quadratic in their number.
+        """
+        with self._locks[directory.path]:
+            try:
+                points = self._read_points(directory)
+            except CorruptCheckpointError:
+                self.write_recovery_points(directory)
+            except OSError as error:
+                self._on_failure(directory.path, error)
+            else:
+                if points.get(log.topic_partition, 0) > log.recovery_point:
+                    self.write_recovery_points(directory)
+
+    def _read_points(self, directory: LogDirectory) -> Mapping[TopicPartition, int]:
+        """Return the recovery points in the file, which only this process writes."""
+        points = self._written_points.get(directory.path)
+        if points is None:
+            points = self._written_points[directory.path] = directory.recovery_points.read()
+        return points
 
     def write_log_start_offsets(self, directory: LogDirectory) -> bool:
         """Write the log start offsets that differ from the first segment's base offset.

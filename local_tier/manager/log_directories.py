@@ -244,8 +244,11 @@ class LogDirectories:
 
     def by_load(self, registry: LogRegistry) -> list[LogDirectory]:
         """Return the directories that have not failed, the one with the fewest logs first."""
+        live = self.live
+        if len(live) == 1:
+            return live
         counts = Counter(log.directory.parent for log in registry.all())
-        return sorted(self.live, key=lambda directory: counts[directory.path])
+        return sorted(live, key=lambda directory: counts[directory.path])
 
     def remove(self, path: Path) -> None:
         """Remove and unlock a failed directory."""

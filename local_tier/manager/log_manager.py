@@ -283,7 +283,7 @@ class LogManager:
                 directories = self._directories.by_load(self._registry)
                 log = self._loader.create(PartitionDirectory(topic, partition), topic_id, config, directories)
                 self._registry.add(log)
-                self._checkpoint_new_log(log)
+                self._correct_checkpoints(log)
             if log.topic_id is None:  # a crash prevented the write of the id; the log has no records
                 write_topic_id(self._file_system, log.directory, topic_id)
                 log.topic_id = topic_id
@@ -294,14 +294,14 @@ class LogManager:
             )
         return log
 
-    def _checkpoint_new_log(self, log: UnifiedLog) -> None:
-        """Write the checkpoints of a new log before it has records.
+    def _correct_checkpoints(self, log: UnifiedLog) -> None:
+        """Correct the checkpoints for a new log, before it has records.
 
-        Without an entry, or with the entry of an older log, recovery would be slow or wrong.
+        With the entries of an older log of the same name, recovery would be wrong.
         """
         directory = self._directories.get(log.directory.parent)
         if directory is not None:
-            self._log_checkpoints.write_recovery_points(directory)
+            self._log_checkpoints.lower_recovery_point(directory, log)
             self._log_checkpoints.remove_log_start_offset(directory, log.topic_partition)
 
     @property
@@ -376,7 +376,8 @@ class LogManager:
                 source, target = before.directory.parent, future.directory.parent
                 cleaners = self.cleaners
                 cleaners[source].manager.move_checkpoint(name, source, cleaners[target].manager, target)
-                self._checkpoint_new_log(future)
+                self._checkpoint_recovery(target)  # without an entry, all of the log would be recovered
+                self._correct_checkpoints(future)
                 self._rename_aside(before, DirectoryState.DELETE)
         return future
 
@@ -675,7 +676,9 @@ class LogManager:
             self._manager_of(log).truncate_checkpoint(
                 log.directory.parent, name, log.active_segment.base_offset
             )
-        self._checkpoint_recovery(log.directory.parent)
+        directory = self._directories.get(log.directory.parent)
+        if directory is not None:
+            self._log_checkpoints.lower_recovery_point(directory, log)
 
     def _require_log(self, name: TopicPartition) -> UnifiedLog:
         log = self._registry.get(name)

@@ -11,7 +11,9 @@ import pytest
 from local_tier.files.file_names import RECOVERY_POINT_CHECKPOINT
 from tests.local_tier.batches import batch
 from tests.local_tier.crash.crash_check import contents
+from tests.local_tier.crash.unsynced import UnsyncedFileSystem
 from tests.local_tier.manager.managers import SMALL, Machine, crash, name_of, orders
+from tests.local_tier.steps import NoFaults, SteppedFileSystem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +53,7 @@ def test_a_formerly_compacted_log_survives_the_loss_of_its_recovery_point(
     bases = [segment.base_offset for segment in log.segments]
     ends = [segment.next_offset() for segment in log.segments]
     assert any(end < base for end, base in zip(ends, bases[1:], strict=False)), "no gap between segments"
+    manager.periodic_tasks.checkpoint_recovery_points()
     crash(manager)
     checkpoint = machine.directories[0] / RECOVERY_POINT_CHECKPOINT
     match damage:
@@ -87,6 +90,40 @@ def test_a_new_log_ignores_the_recovery_point_of_an_older_one(machine: Machine) 
     found = manager.get(name_of(0))
     assert found is not None
     assert offsets(found) == [0]
+    crash(manager)
+
+
+def test_a_new_log_ignores_the_recovery_point_that_a_crash_has_left(machine: Machine) -> None:
+    """The crash came between the removal of a log and that of its entry."""
+    machine.start().close()
+    checkpoint = machine.directories[0] / RECOVERY_POINT_CHECKPOINT
+    checkpoint.write_text("0\n1\norders 0 9\n")
+    manager = machine.start()
+    orders(manager)
+    assert checkpoint.read_text() == "0\n1\norders 0 0\n"
+    crash(manager)
+
+
+def test_new_and_restarted_logs_do_not_write_the_recovery_points_of_all_logs(machine: Machine) -> None:
+    """The tail cache creates a log for each partition, and restarts it after commits of other agents."""
+    faults = NoFaults()
+    machine.files = SteppedFileSystem(UnsyncedFileSystem(), faults)
+    manager = machine.start()
+    orders(manager, 10)
+    before = faults.steps["write recovery-point-offset-checkpoint.tmp"]
+    for partition in range(10):
+        fill(orders(manager, partition), 3)
+        manager.truncate_fully(name_of(partition), 100)
+        orders(manager, partition).flush()
+        manager.truncate_fully(name_of(partition), 200)
+    assert faults.steps["write recovery-point-offset-checkpoint.tmp"] == before
+    manager.periodic_tasks.checkpoint_recovery_points()
+    manager.truncate_fully(name_of(4), 50)
+    crash(manager)
+    points = (machine.directories[0] / RECOVERY_POINT_CHECKPOINT).read_text().splitlines()
+    assert "orders 4 50" in points
+    manager = machine.start()
+    assert {log.log_start_offset for log in manager.logs()} == {0, 50, 200}
     crash(manager)
 
 
