@@ -67,6 +67,10 @@ class TopicTable(Protocol):
         """Return all topics by name."""
         ...
 
+    def by_ids(self, topic_ids: Sequence[UUID], /) -> Sequence[Topic]:
+        """Return the topics with these distinct ids that exist."""
+        ...
+
 
 class LeaderTable(Protocol):
     """The log directories of partitions."""
@@ -203,7 +207,8 @@ class LocalStorage:
         Open the logs of undeleted topics again, and delete those of purged ones.
 
         The logs are listed before the topics: the topic of a listed log had been created before. So a topic
-        that is not listed was deleted, or the catalog has lost it. Only in the first case the log may go.
+        that is not found was deleted, or the catalog has lost it. Only in the first case the log may go.
+        Only the topics of these logs are looked up: the catalog may have many more.
         """
         logs = [
             log
@@ -211,7 +216,7 @@ class LocalStorage:
             if log.topic_id is not None and path in {None, log.directory.parent}
         ]
         try:
-            topics = {topic.topic_id: topic for topic in self._topics.list()}
+            topics = self._topics_of(logs, self.manager.set_aside_logs(path))
             homeless = [log for log in logs if not _belongs_to(topics.get(_id_of(log)), log.topic_partition)]
             disposals = self._disposals([(log.topic_partition, _id_of(log)) for log in homeless], topics)
         except SiltstoneError as error:
@@ -230,8 +235,20 @@ class LocalStorage:
         self._outage.succeeded()
         for log in logs:
             topic = topics.get(_id_of(log))
-            if topic is not None and log not in homeless and log.config != log_config_of(topic.config):
-                self.manager.update_config(log, log_config_of(topic.config))
+            if topic is None or not _belongs_to(topic, log.topic_partition):
+                continue
+            config = log_config_of(topic.config)
+            if log.config != config:
+                self.manager.update_config(log, config)
+
+    def _topics_of(self, logs: Sequence[UnifiedLog], waiting: Sequence[SetAsideLog]) -> dict[UUID, Topic]:
+        """Return the topics of logs and of logs that wait, as far as they exist, by id."""
+        wanted = sorted({_id_of(log) for log in logs} | {log.topic_id for log in waiting})
+        found: dict[UUID, Topic] = {}
+        for start in range(0, len(wanted), _MAX_TOPICS_PER_CALL):
+            topics = self._topics.by_ids(wanted[start : start + _MAX_TOPICS_PER_CALL])
+            found.update((topic.topic_id, topic) for topic in topics)
+        return found
 
     def _sync_set_aside(self, waiting: Sequence[SetAsideLog], topics: Mapping[UUID, Topic]) -> None:
         """Open the logs of undeleted topics again, and delete those of purged topics."""

@@ -19,6 +19,7 @@ from tests.local_tier.batches import batch, offsets_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+    from uuid import UUID
 
     from agent.local_topics.storage import TopicTable
     from catalog.model import Topic
@@ -101,14 +102,21 @@ def purge(catalog: Catalog, delay_ms: int = 0) -> None:
 
 
 class RacingTopics:
-    """The topics of a catalog; `then` runs between a listing and its use."""
+    """The topics of a catalog; `then` runs between a lookup and its use."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self.then: Callable[[], None] = lambda: None
+        self.found = 0
 
     def list(self) -> Sequence[Topic]:
-        topics = self._catalog.topics.list()
+        return self._found(self._catalog.topics.list())
+
+    def by_ids(self, topic_ids: Sequence[UUID]) -> Sequence[Topic]:
+        return self._found(self._catalog.topics.by_ids(topic_ids))
+
+    def _found(self, topics: Sequence[Topic]) -> Sequence[Topic]:
+        self.found += len(topics)
         self.then()
         return topics
 
@@ -131,15 +139,35 @@ def test_acknowledged_records_are_readable_after_a_crash(
 
 
 def test_a_log_that_is_created_during_a_sweep_stays(node: Node, catalog: Catalog) -> None:
-    """Its topic is newer than the list of topics."""
+    """Its topic is newer than the lookup of topics."""
     topics = RacingTopics(catalog)
     storage = node.open(topics)
+    write(storage, create(catalog, "sand"))
     topics.then = lambda: write(storage, create(catalog))
     storage.sync_topics()
     log = storage.manager.get(ROCK)
     assert log is not None
     assert offsets_of(log.read(0, 10_000).data) == [0, 1, 2]
-    assert node.names() == ["rock-0"]
+    assert node.names() == ["rock-0", "sand-0"]
+
+
+def test_a_sweep_reads_only_the_topics_of_its_logs(node: Node, catalog: Catalog) -> None:
+    """Each agent sweeps every five seconds, and the catalog may have 100,000 topics."""
+    topics = RacingTopics(catalog)
+    storage, topic = node.open(topics), create(catalog)
+    write(storage, topic)
+    waiting = create(catalog, "waiting")
+    write(storage, waiting)
+    lead(node, storage, waiting)
+    catalog.topics.delete("waiting")
+    storage.sync_topics()
+    for number in range(20):
+        create(catalog, f"other-{number}", "object")
+    catalog.topics.deleted.undelete("waiting")
+    topics.found = 0
+    storage.sync_topics()
+    assert topics.found == 2
+    assert node.names() == ["rock-0", "waiting-0"]
 
 
 @pytest.mark.parametrize("is_running", [True, False])
@@ -201,6 +229,10 @@ def test_a_stale_list_of_topics_sets_nothing_aside(node: Node, catalog: Catalog)
 
     class Stale:
         def list(self) -> Sequence[Topic]:
+            return []
+
+        def by_ids(self, topic_ids: Sequence[UUID]) -> Sequence[Topic]:
+            del topic_ids
             return []
 
     storage = node.open(Stale())
