@@ -6,7 +6,9 @@ whose claim reaches the catalog decides for all.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,7 @@ from catalog.topics.local_leaders import UNASSIGNED
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, MutableMapping, Sequence
     from uuid import UUID
 
     from agent.runtime.work_pool import WorkPool
@@ -31,7 +33,7 @@ _CACHE_SECONDS = 1.0
 _MAX_PARTITIONS_PER_CALL = 1_000
 _MAX_CACHED_TOPICS = 100_000
 _MAX_TOPICS_PER_QUERY = 1_000  # each topic has several partitions
-_UNKNOWN: tuple[float, Mapping[int, LocalLeader]] = (float("-inf"), {})
+_UNKNOWN: tuple[float, MutableMapping[int, LocalLeader]] = (float("-inf"), {})
 _log = structlog.get_logger(__name__)
 
 
@@ -71,17 +73,33 @@ class LeaderDirectory:
         self._table = table
         self._pool = pool
         self._clock = clock
-        self._cache: dict[UUID, tuple[float, Mapping[int, LocalLeader]]] = {}
+        self._cache: dict[UUID, tuple[float, MutableMapping[int, LocalLeader]]] = {}
+        self._lookups: dict[tuple[UUID, int], asyncio.Task[Mapping[UUID, Mapping[int, LocalLeader]]]] = {}
 
     async def of(self, topic: Topic, brokers: Sequence[Broker]) -> Mapping[int, LocalLeader]:
-        """Return the leader of each partition of a local topic.
+        """Return the leader of each partition of a local topic. Callers at the same time share a lookup.
 
         Some partitions have none while no live agent has disks.
         """
         until, leaders = self._cache.get(topic.topic_id, _UNKNOWN)
         if until > self._clock.monotonic():
             return leaders
-        return (await self._look_up([topic], brokers))[topic.topic_id]
+        key = topic.topic_id, topic.partition_count
+        lookup = self._lookups.get(key)
+        if lookup is None:
+            lookup = asyncio.get_running_loop().create_task(
+                self._look_up([topic], brokers), name="leaders of a local topic"
+            )
+            self._lookups[key] = lookup
+            lookup.add_done_callback(partial(self._looked_up, key))
+        return (await asyncio.shield(lookup))[topic.topic_id]
+
+    def _looked_up(
+        self, key: tuple[UUID, int], lookup: asyncio.Task[Mapping[UUID, Mapping[int, LocalLeader]]]
+    ) -> None:
+        del self._lookups[key]
+        if not lookup.cancelled():
+            lookup.exception()  # all callers may have been cancelled
 
     async def refresh(self, topic: Topic, brokers: Sequence[Broker]) -> Mapping[int, LocalLeader]:
         """Return the leader of each partition, as the catalog has it now: a deleted topic has none."""
@@ -97,6 +115,7 @@ class LeaderDirectory:
         now = self._clock.monotonic()
         cached = {topic.topic_id: self._cache.get(topic.topic_id, _UNKNOWN) for topic in topics}
         missing = [topic for topic in topics if cached[topic.topic_id][0] <= now]
+        found: dict[UUID, Mapping[int, LocalLeader]]
         found = {topic_id: leaders for topic_id, (_, leaders) in cached.items()}
         try:
             for start in range(0, len(missing), _MAX_TOPICS_PER_QUERY):
@@ -112,11 +131,23 @@ class LeaderDirectory:
 
         Return the recorded one, or None if another node leads the partition.
         """
-        self._cache.pop(partition.topic_id, None)
         assign = partial(self._table.assign, node_id, {partition: directory_id}, source=source)
-        recorded = await self._pool.run(assign)
-        self._cache.pop(partition.topic_id, None)
-        return recorded.get(partition)
+        try:
+            recorded = (await self._pool.run(assign)).get(partition)
+        except BaseException:
+            self._cache.pop(partition.topic_id, None)  # it is not known what is recorded
+            raise
+        self._note(partition, node_id, recorded)
+        return recorded
+
+    def _note(self, partition: PartitionId, node_id: int, recorded: UUID | None) -> None:
+        """Note the recorded directory of a partition. A lookup would read the leaders of the whole topic."""
+        _, leaders = self._cache.get(partition.topic_id, _UNKNOWN)
+        leader = leaders.get(partition.partition)
+        if recorded is None or leader is None or leader.node_id != node_id:
+            self._cache.pop(partition.topic_id, None)
+        else:
+            leaders[partition.partition] = replace(leader, directory_id=recorded)
 
     async def _look_up(
         self, topics: Sequence[Topic], brokers: Sequence[Broker]

@@ -154,7 +154,7 @@ def test_a_read_does_not_visit_the_leaders_of_all_other_partitions(
     topic = broker.create_topic("rock", 8, storage_mode="local")
     local = broker.agent.data.local_logs.reader.local_topics
     assert local is not None
-    for _ in range(2):  # the first look creates the log, and forgets the leaders
+    for _ in range(2):  # the first look creates the log
         for partition in range(8):
             assert broker.run(local.state(topic, partition)).high_watermark == 0
     _, found = local._leaders._cache[topic.topic_id]
@@ -164,6 +164,46 @@ def test_a_read_does_not_visit_the_leaders_of_all_other_partitions(
     for partition in range(8):
         assert broker.run(local.state(topic, partition)).high_watermark == 0
     assert leaders.visited == 0
+
+
+def test_new_logs_read_the_leaders_of_their_topic_once(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If each new log read those of all partitions, 10,000 partitions would read 100 million rows."""
+    monkeypatch.setattr("agent.local_topics.leaders._CACHE_SECONDS", float("inf"))
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    topic = broker.create_topic("rock", 8, storage_mode="local")
+    local = broker.agent.data.local_logs.reader.local_topics
+    assert local is not None
+    before = broker.catalog_calls()["local_leaders.of_topics"]
+    for _ in range(2):
+        for partition in range(8):
+            assert broker.run(local.state(topic, partition)).high_watermark == 0
+    after = broker.catalog_calls()["local_leaders.of_topics"]
+    assert after - before == 2, "before and after the agent has claimed the partitions"
+    _, known = local._leaders._cache[topic.topic_id]
+    assert known == broker.catalog.local_leaders.of_topic(topic.topic_id)
+
+
+def test_requests_at_the_same_time_share_a_lookup_of_leaders(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> None:
+    """Once a second, each of a thousand clients would otherwise read the leaders of all partitions."""
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    topic = broker.create_topic("rock", 8, storage_mode="local")
+    local = broker.agent.data.local_logs.reader.local_topics
+    assert local is not None
+    leaders = local._leaders
+    broker.run(local.state(topic, 0))
+
+    async def look_up_again() -> None:
+        leaders._cache.clear()
+        found = await asyncio.gather(*(leaders.of(topic, ()) for _ in range(20)))
+        assert all(len(each) == 8 for each in found)
+
+    before = broker.catalog_calls()["local_leaders.of_topics"]
+    broker.run(look_up_again())
+    assert broker.catalog_calls()["local_leaders.of_topics"] - before == 1
 
 
 def test_offsets_by_time_and_at_both_ends_are_those_of_the_log(

@@ -101,7 +101,7 @@ def test_no_request_opens_the_log_of_a_deleted_topic(
     leaders = broker.run(local._leaders.of(topic, ()))
     catalog.topics.delete("rock")
     storage_of(broker).sync_topics()
-    local._leaders._cache[topic.topic_id] = FOREVER, leaders
+    local._leaders._cache[topic.topic_id] = FOREVER, dict(leaders)
     with pytest.raises(Exception, match="no live agent"):
         broker.run(local.state(topic, 0))
     assert names(tmp_path / "disk") == ["rock-0*-stray"]
@@ -130,7 +130,7 @@ def test_transactions_end_as_they_were_decided_before_the_deletion(
     known_leaders, known_topics = topics_of(broker)._leaders._cache, markers._directory._by_id
     leaders = broker.run(topics_of(broker)._leaders.of(topic, ()))
     catalog.topics.delete("rock")
-    known_leaders[topic.topic_id], known_topics[topic.topic_id] = (FOREVER, leaders), (FOREVER, topic)
+    known_leaders[topic.topic_id], known_topics[topic.topic_id] = (FOREVER, dict(leaders)), (FOREVER, topic)
     broker.run(markers._check_open())
     assert markers.aborted_unknown == 0
     del known_leaders[topic.topic_id], known_topics[topic.topic_id]
