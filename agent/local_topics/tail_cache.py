@@ -7,9 +7,9 @@ bounded by the topic's `local.retention.*`. Losing it loses no data. It restarts
 not read in a later one, because the log may have lost the last batches of an earlier epoch.
 
 One thread writes, and the bytes that wait for it are bounded. Files beyond the bound are skipped, and the log
-restarts after them. The same holds while the process has many files open: each log needs some, and a log with
-records of its own could not be written without them. Neither producers nor the tail in memory wait for the
-disk.
+restarts after them. The same holds while the process has many files open or mapped: each log needs some, and
+a log with records of its own could not be written without them. Neither producers nor the tail in memory wait
+for the disk.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import structlog
 
 from agent.local_topics.log_config import log_config_of
 from agent.read.hot_tail import TailRead
-from agent.runtime.process_resources import may_open_more_files, open_file_limit
+from agent.runtime.process_resources import may_map_more_files, may_open_more_files, open_file_limit
 from agent.runtime.work_pool import WorkPool
 from core.errors import SiltstoneError
+from local_tier.files.file_system import mapped_file_count
 from local_tier.topic_partition import TopicPartition
 from object_format.record_batch.headers import (
     has_transactional_batches,
@@ -101,11 +102,11 @@ class TailCache:
             self.dropped_files += 1
 
     def _write(self, manager: LogManager, work: Sequence[_Section]) -> bool:
-        """Write sections; return False if some were skipped because too many files are open."""
-        may_write, is_complete = may_open_more_files(), True
+        """Write sections; return False if some were skipped because too many files are open or mapped."""
+        may_write, is_complete = _may_use_more_files(), True
         for topic, partition, epoch, runs in work:
             if manager.get(TopicPartition(topic.name, partition)) is None:  # a new log opens several files
-                may_write = may_open_more_files()
+                may_write = _may_use_more_files()
             if not may_write:
                 is_complete = False
                 continue
@@ -124,9 +125,10 @@ class TailCache:
                 )
         if not is_complete:
             _log.warning(
-                "the tail cache skips batches, because the process has too many files open",
-                limit=open_file_limit(),
-                remedy="raise the limit of open files (ulimit -n, LimitNOFILE in systemd)",
+                "the tail cache skips batches, because the process has too many files open or mapped",
+                open_file_limit=open_file_limit(),
+                mapped_files=mapped_file_count(),
+                remedy="raise the limit of open files (ulimit -n, LimitNOFILE=) or vm.max_map_count",
             )
         return is_complete
 
@@ -209,6 +211,10 @@ class TailCache:
         """Write pending files and stop."""
         await self.idle()
         self._pool.close()
+
+
+def _may_use_more_files() -> bool:
+    return may_open_more_files() and may_map_more_files(mapped_file_count())
 
 
 def _latest_epoch(log: UnifiedLog) -> int | None:

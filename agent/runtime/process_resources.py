@@ -1,4 +1,4 @@
-"""Resources of the process: open files, memory that malloc keeps, and garbage collection at the start."""
+"""Resources of the process: files, memory that malloc keeps, and garbage collection at the start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 _PROC_DESCRIPTORS = Path("/proc/self/fd")
 _DESCRIPTORS = Path("/dev/fd")
-_USABLE_FILES = 0.75
+_MAX_MAPS = Path("/proc/sys/vm/max_map_count")
+_USABLE = 0.75
 # Constants of glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _FREE_BYTES = 64 * 1024 * 1024
@@ -76,7 +77,15 @@ def may_open_more_files() -> bool:
 
     What can do without more files leaves the rest to connections and to logs that have records of their own.
     """
-    return open_file_count() < open_file_limit() * _USABLE_FILES
+    return open_file_count() < open_file_limit() * _USABLE
+
+
+def may_map_more_files(mapped: int) -> bool:
+    """Return True while the process has mapped less than three quarters of the files that it may.
+
+    Linux limits the memory maps of a process (65,530 by default). Other systems do not.
+    """
+    return not _MAX_MAPS.is_file() or mapped < int(_MAX_MAPS.read_text()) * _USABLE
 
 
 def keep_freed_memory() -> None:

@@ -20,6 +20,7 @@ import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
+from weakref import WeakSet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -173,6 +174,7 @@ class RealMapping:
     def __init__(self, descriptor: int, size: int) -> None:
         self._mmap = mmap.mmap(descriptor, size)
         self._view = memoryview(self._mmap)
+        _mappings.add(self)
 
     @property
     def view(self) -> memoryview:
@@ -185,11 +187,20 @@ class RealMapping:
 
     def close(self) -> None:
         """Unmap the memory. If a view still exists, its last reader unmaps it."""
+        _mappings.discard(self)
         self._view.release()
         try:
             self._mmap.close()
         except BufferError:  # a reader's array still refers to the memory
             return
+
+
+_mappings: Final = WeakSet[RealMapping]()
+
+
+def mapped_file_count() -> int:
+    """Return the number of files that this process has mapped. Any thread may call."""
+    return len(_mappings)
 
 
 class RealOpenFile:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import resource
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ import pytest
 from agent.listeners import KafkaListener
 from agent.read.fetch_plan import PartitionFetch
 from agent.runtime.process_resources import open_file_count
-from local_tier.files.file_system import RealFileSystem
+from local_tier.files.file_system import RealFileSystem, RealMapping, mapped_file_count
 from object_store.accounting import RequestKind
 from tests.agent.small_compaction import compact
 from tests.catalog.scene import advance_log_start
@@ -199,6 +201,43 @@ async def test_the_tail_cache_leaves_open_files_to_logs_with_records_of_their_ow
         assert local_logs.storage.manager.offline_directories == []
         assert 0 < local_logs.tail_cache.dropped_files < PARTITIONS
         assert await _values(running, partition=PARTITIONS - 1) == ["x"]
+        page = await running.read("local", 0)
+        assert [record["value"] for record in page["records"]] == ["before", "after"]
+
+
+async def test_the_tail_cache_leaves_memory_maps_to_logs_with_records_of_their_own(
+    agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each segment has two, and Linux allows a process 65,530. A map that fails takes the disk offline."""
+    limit = tmp_path / "max_map_count"
+    limit.write_text("10000")
+    monkeypatch.setattr("agent.runtime.process_resources._MAX_MAPS", limit)
+
+    class ScarceMapping(RealMapping):
+        """A map of a system that allows few."""
+
+        def __init__(self, descriptor: int, size: int) -> None:
+            if mapped_file_count() >= int(limit.read_text()):
+                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+            super().__init__(descriptor, size)
+
+    monkeypatch.setattr("local_tier.files.file_system.RealMapping", ScarceMapping)
+    listeners = (KafkaListener(port=0),)
+    async with agents.running(
+        local_directories=(tmp_path / "disk",), kafka_listeners=listeners, **NO_MEMORY
+    ) as running:
+        await running.create_topic("t", PARTITIONS)
+        await running.create_topic("local", 1, storage_mode="local")
+        await running.produce("local", {"value": "before"})
+        limit.write_text(str((mapped_file_count() + 30) * 4 // 3))
+        for partition in range(PARTITIONS):
+            await running.produce("t", {"value": "x"}, partition=partition)
+            await running.agent.data.local_logs.tail_cache.idle()
+        await running.produce("local", {"value": "after"})
+        local_logs = running.agent.data.local_logs
+        assert local_logs.storage is not None
+        assert local_logs.storage.manager.offline_directories == []
+        assert 0 < local_logs.tail_cache.dropped_files < PARTITIONS
         page = await running.read("local", 0)
         assert [record["value"] for record in page["records"]] == ["before", "after"]
 
