@@ -40,15 +40,17 @@ SET committed_offset = EXCLUDED.committed_offset, leader_epoch = EXCLUDED.leader
 -- name: fetch_offsets
 -- Return the offsets of the given pairs of group and partition, and whether a transaction may change them. One
 -- statement reads one snapshot, so a transaction either is open or has changed the offset.
+-- The scalar subquery makes PostgreSQL look each pair up. For EXISTS it may read the pending offsets of all groups.
 SELECT *
 FROM (
     SELECT topic_id, partition, coalesce(o.committed_offset, -1) AS committed_offset,
            coalesce(o.leader_epoch, -1) AS leader_epoch, coalesce(o.metadata, '') AS metadata, group_id,
-           EXISTS (
-               SELECT FROM pending_offsets AS p
+           (
+               SELECT true FROM pending_offsets AS p
                WHERE p.group_id = requested.group_id AND p.topic_id = requested.topic_id
                  AND p.partition = requested.partition
-           ) AS is_unstable
+               LIMIT 1
+           ) IS NOT NULL AS is_unstable
     FROM unnest(%(group_ids)s::text[], %(topic_ids)s::uuid[], %(partitions)s::integer[])
         AS requested (group_id, topic_id, partition)
     LEFT JOIN committed_offsets AS o USING (group_id, topic_id, partition)
@@ -56,12 +58,13 @@ FROM (
 WHERE committed_offset >= 0 OR is_unstable;
 
 -- name: fetch_all_offsets
--- Return all offsets of some groups with the names of their topics.
+-- Return all offsets of some groups with the names of their topics, as `fetch_offsets` does.
 SELECT o.topic_id, o.partition, o.committed_offset, o.leader_epoch, o.metadata, o.group_id, t.name AS topic_name,
-       EXISTS (
-           SELECT FROM pending_offsets AS p
+       (
+           SELECT true FROM pending_offsets AS p
            WHERE p.group_id = o.group_id AND p.topic_id = o.topic_id AND p.partition = o.partition
-       ) AS is_unstable
+           LIMIT 1
+       ) IS NOT NULL AS is_unstable
 FROM committed_offsets AS o
 JOIN topics AS t USING (topic_id)
 WHERE o.group_id = ANY(%(group_ids)s::text[]) AND t.deleted_ms IS NULL
