@@ -13,7 +13,7 @@ Their statements share round trips: a transaction of n files takes n + 1.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     Rows = Cursor[TupleRow]
 
 _SQL = load_queries("commit")
-_MAX_EXPIRED: Final = 4
 
 
 class CommitAttempt:
@@ -333,7 +332,6 @@ class CommitAttempt:
             **format_params(commit.format),
             "sections": outcomes,
             "expired_before_ms": self._now_ms - COMMIT_RESULT_RETENTION_MS,
-            "max_expired": _MAX_EXPIRED,
         }
         send(_SQL["insert_file"], params)
         send(_SQL["insert_result"], params)

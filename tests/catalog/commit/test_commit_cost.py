@@ -134,6 +134,28 @@ def test_a_commit_looks_its_partitions_up_in_a_large_catalog(
         connection.rollback()
 
 
+def test_a_commit_does_not_scan_the_results_of_others(
+    scene: Scene, catalog_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL plans the statement once only if it knows how few expired results a commit deletes."""
+    topic = scene.topic("t", 1)
+    query, params = Sent(monkeypatch).of_a_commit(scene, [PartitionId(topic.topic_id, 0)])["insert_result"]
+    with psycopg.connect(catalog_url, row_factory=scalar_row) as connection:
+        arrays.register(connection)
+        connection.execute(b"DELETE FROM commit_results WHERE file_id = %s", (params["file_id"],))
+        connection.execute(
+            b"INSERT INTO commit_results SELECT gen_random_uuid(), n, '' FROM generate_series(1, %s) AS n",
+            (BEFORE // 10,),
+        )
+        connection.execute(b"ANALYZE commit_results")
+        connection.execute(b"SET plan_cache_mode = force_generic_plan")
+        scans = b"SELECT seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'commit_results'"
+        before = connection.execute(scans).fetchall()
+        connection.execute(query.sql, {**params, "expired_before_ms": BEFORE}, prepare=True)
+        assert connection.execute(scans).fetchall() == before
+        connection.rollback()
+
+
 def test_a_section_writes_few_bytes_of_wal(scene: Scene, catalog_url: str) -> None:
     """The server of the tests writes no images of full pages, and no other client uses it."""
     topic = scene.topic("t", PARTITIONS)
