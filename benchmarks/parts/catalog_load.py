@@ -12,6 +12,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
 
 import psycopg
 
@@ -28,7 +29,6 @@ from object_store.names import ingestion_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from multiprocessing.connection import Connection
-    from uuid import UUID
 
     from catalog.open import Catalog
     from core.ids import Ids
@@ -141,7 +141,7 @@ class _Session:
         self._ids = ids
         self._topic_ids = topic_ids
         self._number = number
-        self._origin = ids.new_uuid()
+        self._origin = _origin_of(number)
         self._session_id = ids.new_uuid()
         catalog.sessions.register(self._session_id, "benchmark")
         self._plain = _PlainRows(url, number)
@@ -178,6 +178,11 @@ class _Session:
     def _announce(self, file: FileCommit) -> None:
         partitions = [PartitionId(each.topic_id, each.partition) for each in file.sections]
         self.notified_bytes += self._catalog.commits.announce(partitions, self._origin)
+
+
+def _origin_of(number: int) -> UUID:
+    """Return the id of an agent, whose watcher ignores the commits of its session."""
+    return UUID(int=number)
 
 
 _UPDATE = b"""
@@ -273,7 +278,7 @@ def serve_watchers(pipe: Connection, url: str, topic_ids: Sequence[UUID], reader
     stopping = threading.Event()
 
     def watch(catalog: Catalog, number: int) -> None:
-        watcher = catalog.watcher(ids.new_uuid())
+        watcher = catalog.watcher(_origin_of(number))
         keys = [PartitionId(topic_ids[number], partition) for partition in range(_READ_PARTITIONS)]
         buckets = frozenset(map(bucket_of, keys if number < readers else []))
         while not stopping.is_set():
