@@ -10,6 +10,8 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from core.errors import InvalidInputError
 from spark_jobs.errors import SparkUnavailableError, SparkVersionError
@@ -207,6 +209,14 @@ def test_a_session_prints_nothing_and_leaves_no_files_or_processes(tmp_path: Pat
     ] == []
 
 
+@pytest.fixture
+def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Spark connect to a server although another test may have left a session in this process."""
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
+
+
+@pytest.mark.usefixtures("no_session")
 def test_an_unreachable_connect_server_is_reported_immediately() -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
@@ -223,6 +233,7 @@ def test_a_connect_address_needs_a_host_and_a_port(master: str) -> None:
     assert "planted" not in str(raised.value)
 
 
+@pytest.mark.usefixtures("no_session")
 @pytest.mark.parametrize("rest", ["/;use_ssl=true;token=planted;wrong", "/path;token=planted", "/;planted"])
 def test_no_message_has_the_parameters_of_a_connect_address(rest: str) -> None:
     """They may hold a token. Spark itself refuses these parameters."""
