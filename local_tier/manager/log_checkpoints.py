@@ -45,8 +45,10 @@ class LogCheckpoints:
             if self._write(directory.recovery_points, points):
                 self._written_points[directory.path] = points
 
-    def lower_recovery_point(self, directory: LogDirectory, log: UnifiedLog) -> None:
-        """Write the recovery points if that of a new or truncated log in the file is too high.
+    def lower_recovery_point(
+        self, directory: LogDirectory, name: TopicPartition, recovery_point: int
+    ) -> None:
+        """Write the recovery points if that of a log in the file is higher than `recovery_point`.
 
         A lower one, or none, only makes the recovery of the log slower. The file has the points of all logs,
         so that writing it for each log takes a time that is quadratic in their number.
@@ -59,7 +61,7 @@ class LogCheckpoints:
             except OSError as error:
                 self._on_failure(directory.path, error)
             else:
-                if points.get(log.topic_partition, 0) > log.recovery_point:
+                if points.get(name, 0) > recovery_point:
                     self.write_recovery_points(directory)
 
     def _read_points(self, directory: LogDirectory) -> Mapping[TopicPartition, int]:
@@ -84,7 +86,7 @@ class LogCheckpoints:
             return self._write(directory.log_start_offsets, offsets)
 
     def remove_log_start_offset(self, directory: LogDirectory, name: TopicPartition) -> None:
-        """Remove an entry of an older log with the same name, which a crash may have left, for a new log."""
+        """Remove an entry of an older log with the same name, which a crash may have left."""
         with self._locks[directory.path]:
             try:
                 is_stale = name in directory.log_start_offsets.read()

@@ -301,8 +301,14 @@ class LogManager:
         """
         directory = self._directories.get(log.directory.parent)
         if directory is not None:
-            self._log_checkpoints.lower_recovery_point(directory, log)
-            self._log_checkpoints.remove_log_start_offset(directory, log.topic_partition)
+            self._remove_stale_entries(directory, log.topic_partition, log.recovery_point)
+
+    def _remove_stale_entries(
+        self, directory: LogDirectory, name: TopicPartition, recovery_point: int
+    ) -> None:
+        """Remove entries of the checkpoints that an older log with this name has left."""
+        self._log_checkpoints.lower_recovery_point(directory, name, recovery_point)
+        self._log_checkpoints.remove_log_start_offset(directory, name)
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -491,6 +497,7 @@ class LogManager:
             return None
         if not self._exists(found.path):
             return None  # an operator has removed it
+        self._remove_stale_entries(directory, name, 0)  # a start after a crash would take the higher ones
         log = self._loader.reopen(directory, found, name, config)
         log.update_high_watermark(log.log_end_offset)
         self._announce_reopening(found)
@@ -678,7 +685,7 @@ class LogManager:
             )
         directory = self._directories.get(log.directory.parent)
         if directory is not None:
-            self._log_checkpoints.lower_recovery_point(directory, log)
+            self._log_checkpoints.lower_recovery_point(directory, log.topic_partition, log.recovery_point)
 
     def _require_log(self, name: TopicPartition) -> UnifiedLog:
         log = self._registry.get(name)

@@ -12,6 +12,7 @@ from typing_extensions import override
 from local_tier.errors import LogDirectoryOfflineError
 from local_tier.files.file_names import SET_ASIDE
 from local_tier.manager.log_copy import LogCopy
+from local_tier.manager.log_manager import LogManager
 from local_tier.manager.set_aside_logs import Disposal, SetAsideLog
 from tests.local_tier.crash.test_set_aside import all_wait
 from tests.local_tier.crash.unsynced import UnsyncedFileSystem
@@ -21,8 +22,6 @@ from tests.local_tier.steps import NoFaults, SteppedFileSystem, Switch
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from local_tier.manager.log_manager import LogManager
 
 
 @pytest.fixture
@@ -210,6 +209,27 @@ def test_a_log_waits_while_another_topic_has_its_name(machine: Machine) -> None:
     assert reopened is not None
     assert reopened.topic_id == ORDERS_ID
     assert manager.reopen(name_of(0), found, SMALL) is reopened
+    manager.close()
+
+
+def test_entries_of_an_older_log_of_the_name_do_not_hide_records(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash has left them, and another one comes before the mark of the opened log is removed."""
+    manager = machine.start()
+    log = orders(manager)
+    fill(log, 3)
+    manager.set_aside(log, Disposal.WAIT)
+    (found,) = manager.set_aside_logs()
+    path = found.path.parent
+    directory = next(each for each in manager._directories.live if each.path == path)
+    directory.log_start_offsets.write({name_of(0): 100})
+    directory.recovery_points.write({name_of(0): 100})
+    manager._log_checkpoints._written_points.clear()
+    monkeypatch.setattr(LogManager, "_remove_mark", lambda *_: None)
+    assert manager.reopen(name_of(0), found, SMALL) is not None
+    log_starts, points = directory.log_start_offsets.read(), directory.recovery_points.read()
+    assert (log_starts.get(name_of(0), 0), points.get(name_of(0), 0)) == (0, 0)
     manager.close()
 
 
