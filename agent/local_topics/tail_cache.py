@@ -8,8 +8,7 @@ not read in a later one, because the log may have lost the last batches of an ea
 
 One thread writes, and the bytes that wait for it are bounded. Files beyond the bound are skipped, and the log
 restarts after them. The same holds while the process has many files open or mapped: each log needs some, and
-a log with records of its own could not be written without them. Neither producers nor the tail in memory wait
-for the disk.
+local topics could not be written without them. Neither producers nor the tail in memory wait for the disk.
 """
 
 from __future__ import annotations

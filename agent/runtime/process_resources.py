@@ -75,7 +75,7 @@ def _entries(directory: Path) -> int:
 def may_open_more_files() -> bool:
     """Return True while the process has less than three quarters of the files open that it may.
 
-    What can do without more files leaves the rest to connections and to logs that have records of their own.
+    A cache leaves the rest to connections and local topics.
     """
     return open_file_count() < open_file_limit() * _USABLE
 

@@ -428,7 +428,7 @@ def test_a_deletion_waits_for_the_end_of_a_transaction_and_keeps_its_decision(
 def test_a_transaction_that_ends_after_the_deletion_of_a_topic_is_aborted_in_it(
     catalog_url: str, scene: Scene, *, commits: bool
 ) -> None:
-    """Both lock the rows in the order of the producers, whatever that of the requests: no deadlock."""
+    """Both lock the rows in the order of the producers, not of the requests: no deadlock."""
     gone, kept = _local(scene, "gone", "kept")
     transactions = scene.catalog.transactions
     producers = {name: _open_local(scene, name, [gone, kept]) for name in ("a", "b")}
