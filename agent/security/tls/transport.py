@@ -488,7 +488,15 @@ class TlsTransport(asyncio.Transport):
         return b"".join(parts)
 
     def _resume_protocol(self) -> None:
-        if self._is_paused and self.get_write_buffer_size() <= self._low:
+        """Let the protocol write again, at the latest when nothing more will be reported.
+
+        The socket reports a drained buffer only if it was full. If it is not full, and no bytes wait, this is
+        the last call.
+        """
+        if not self._is_paused:
+            return
+        is_last = not self._backlog and self._connection.can_write
+        if is_last or self.get_write_buffer_size() <= self._low:
             self._is_paused = False
             protocol = self._connection.protocol()
             if protocol is not None:

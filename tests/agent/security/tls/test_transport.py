@@ -17,7 +17,7 @@ from agent.process import new_loop
 from agent.runtime.metrics import AgentMetrics
 from agent.security.tls.certificates import Certificate
 from agent.security.tls.handshakes import Handshakes
-from agent.security.tls.transport import TlsListener, TlsTransport
+from agent.security.tls.transport import TlsConnection, TlsListener, TlsTransport
 from tests.fixtures.certificates import Authority
 
 if TYPE_CHECKING:
@@ -196,6 +196,67 @@ def test_bytes_that_a_client_does_not_read_stay_unencrypted_and_count(tmp_path: 
             await _until(lambda: protocol.events == ["lost"])
             assert not protocol.transport._backlog
             client.close()
+
+    _run(test())
+
+
+class _HeldSocket(asyncio.Transport):
+    """A socket that takes bytes when the test says so; it reports what waits as the event loop does."""
+
+    def __init__(self, connection: TlsConnection, high: int) -> None:
+        super().__init__()
+        self._connection = connection
+        self._high = high
+        self._waiting = 0
+        self._is_paused = False
+
+    @override
+    def is_closing(self) -> bool:
+        return False
+
+    @override
+    def get_write_buffer_size(self) -> int:
+        return self._waiting
+
+    @override
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._waiting += len(data)
+        if self._waiting > self._high and not self._is_paused:
+            self._is_paused = True
+            self._connection.pause_writing()
+
+    def take_all(self) -> None:
+        self._waiting = 0
+        if self._is_paused:
+            self._is_paused = False
+            self._connection.resume_writing()
+
+
+@pytest.mark.parametrize("size", [70_000, 90_000, 100_000, 130_000, 1_048_576, 1_081_344])
+def test_a_protocol_may_write_again_once_the_client_has_read_all(tmp_path: Path, size: int) -> None:
+    """The last part of a response does not fill the socket's buffer, so no event follows it."""
+
+    async def test() -> None:
+        server = _Server(tmp_path)
+        async with server.running():
+            client = await asyncio.to_thread(server.connect)
+            (protocol,) = server.protocols
+            connection = protocol.transport._connection
+            real = connection.socket_transport
+            assert real is not None
+            _, high = real.get_write_buffer_limits()
+            connection.socket_transport = held = _HeldSocket(connection, high)
+            try:
+                protocol.transport.write(bytes(size))
+                seen = [protocol.is_writable]
+                for _ in range(size // high + 2):
+                    held.take_all()
+                seen.append(protocol.is_writable)
+                assert seen == [False, True]
+                assert protocol.transport.get_write_buffer_size() == 0
+            finally:
+                connection.socket_transport = real
+                client.close()
 
     _run(test())
 
