@@ -1,5 +1,6 @@
 -- kind: expansion
 -- When a session or a running job was found silent. A later heartbeat voids the mark.
+LOCK TABLE sessions, jobs IN ACCESS EXCLUSIVE MODE;
 ALTER TABLE sessions ADD COLUMN suspected_ms bigint;
 ALTER TABLE jobs ADD COLUMN suspected_ms bigint;
 

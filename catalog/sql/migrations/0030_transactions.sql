@@ -1,5 +1,6 @@
 -- kind: expansion
 -- Transactions. They end in one transaction of the catalog, which writes no object.
+LOCK TABLE partitions, sessions, extents, consumer_groups, topics IN ACCESS EXCLUSIVE MODE;
 ALTER TABLE partitions ADD COLUMN unstable_offset bigint;
 ALTER TABLE partitions ADD COLUMN has_transactions boolean NOT NULL DEFAULT false;
 ALTER TABLE sessions ADD COLUMN knows_transactions boolean NOT NULL DEFAULT false;

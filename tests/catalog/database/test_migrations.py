@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import threading
 import time
@@ -257,7 +258,20 @@ def violations(sql: str, *, is_online: bool) -> list[str]:
         index = re.match(r"CREATE (?:UNIQUE )?INDEX (CONCURRENTLY )?\w+ ON (\w+)", statement)
         if index and index[2] not in created and not (index[1] and is_online):
             found.append(f"{statement[:40]}: build the index CONCURRENTLY, in a separate online migration")
-    return found
+    return found + _locks_one_by_one(text, created)
+
+
+def _locks_one_by_one(text: str, created: set[str]) -> list[str]:
+    """Return a complaint about a migration that works while it waits for the lock of its next table.
+
+    Under steady traffic in another order of the tables, each attempt would end in a deadlock.
+    """
+    altered = set(re.findall(r"ALTER TABLE (\w+)", text)) - created
+    locked = re.match(r"\s*LOCK TABLE ([\w, ]+) IN ACCESS EXCLUSIVE MODE;", text)
+    missing = altered - set(locked[1].split(", ") if locked else ())
+    if len(altered) < 2 or not missing:
+        return []
+    return [f"begin with LOCK TABLE {', '.join(sorted(altered))} IN ACCESS EXCLUSIVE MODE"]
 
 
 _SINGLE_ROW_TABLES = {"schema_version", "object_store", "cluster", "catalog_incarnation"}
@@ -294,6 +308,7 @@ def test_a_migration_keeps_no_commit_waiting(number: int) -> None:
         "CREATE INDEX a ON extents (job_id);",
         "UPDATE files SET size = 0;",
         "ALTER TABLE topics ADD COLUMN a uuid DEFAULT gen_random_uuid();",
+        "ALTER TABLE topics ADD COLUMN a integer; ALTER TABLE files ADD COLUMN a integer;",
     ],
 )
 def test_the_check_of_migrations_finds_what_would_keep_commits_waiting(sql: str) -> None:
@@ -333,11 +348,12 @@ def _files(connection: psycopg.Connection[Any]) -> dict[str, int]:
 
 
 def _hold_locks_at_intervals(url: str, tables: list[str], stopping: threading.Event) -> None:
-    """Lock tables as a commit does, for a moment at a time; no lock is granted late."""
+    """Lock tables as commits do, for a moment at a time and in any order; no lock is granted late."""
+    order = random.Random(1)
     with _connect(url) as connection:
         while not stopping.is_set():
             with connection.transaction():
-                for name in tables:
+                for name in order.sample(tables, len(tables)):
                     connection.execute(f"LOCK TABLE {name} IN ROW EXCLUSIVE MODE".encode())
                 stopping.wait(0.01)
 
