@@ -1,14 +1,16 @@
 """How many files a catalog commits from many agents, and what limits it.
 
     python -m benchmarks.catalog_scale [--json] [--quick] [--agents N …] [--partitions N …] [--rate R]
-                                       [--readers N] [--rounds N] [--hour] [--catalog postgresql://…]
+                                       [--readers N] [--apart] [--rounds N] [--hour]
+                                       [--catalog postgresql://…]
 
-Every agent is a session that commits and announces files one after the other, without data, and a watcher of
-commits. `--readers` of the agents (one by default) have readers, which wait for ten partitions each. A file
-has one section for each of its partitions. `disjoint` agents have partitions of their own, `shared` agents
-all commit to the same ones. With `idempotent`, every section is a batch of an idempotent producer. The load
-comes from processes on the same machine, which compete with PostgreSQL for its cores; so look at processor
-times to extrapolate.
+Every agent is a session that commits and announces files one after the other, without data, and a watcher
+of commits. `--readers` of the agents (one by default) have readers, which wait for ten partitions each:
+of those to which their agent commits, or, with `--apart`, to which another one does. A file has one
+section for each of its partitions. `disjoint` agents have partitions of their own, `shared` agents all
+commit to the same ones. With `idempotent`, every section is a batch of an idempotent producer. The load
+comes from processes on the same machine, which compete with PostgreSQL for its cores; so look at
+processor times to extrapolate.
 
 - `commits_s`, `rows_s`: files and sections per second. `p50_ms`, `p99_ms`: duration of a commit. A figure is
   the median of the rounds; `least_s` and `most_s` are the least and the greatest `commits_s`.
@@ -230,7 +232,7 @@ def _hour(cluster: Cluster, server: Server, files: int) -> dict[str, Any]:
 
 @contextmanager
 def _cluster(
-    server: Server, url: str, topic_ids: Sequence[UUID], agents: int, readers: int | None
+    server: Server, url: str, topic_ids: Sequence[UUID], agents: int, readers: int | None, apart: int = 0
 ) -> Iterator[Cluster]:
     processes = min(os.cpu_count() or 1, agents)
     share = -(-agents // processes)
@@ -242,7 +244,9 @@ def _cluster(
             for first in range(0, agents, share)
         ]
         watching = (
-            None if readers is None else opened.enter_context(worker(serve_watchers, url, topic_ids, readers))
+            None
+            if readers is None
+            else opened.enter_context(worker(serve_watchers, url, topic_ids, readers, apart))
         )
         yield Cluster(server, sessions, watching)
 
@@ -256,6 +260,7 @@ def measure(  # the options of the command
     seconds: float = 6.0,
     rate: float = 0.0,
     readers: int = 1,
+    apart: bool = False,
     rounds: int = 1,
     hour_files: int = 0,
 ) -> dict[str, Any]:
@@ -274,7 +279,7 @@ def measure(  # the options of the command
                     for _ in range(count)
                 ]
             server.copy_tables()
-            with _cluster(server, url, topic_ids, count, readers) as cluster:
+            with _cluster(server, url, topic_ids, count, readers, int(apart)) as cluster:
                 cluster.run(
                     Case(
                         begin=0,
@@ -369,6 +374,7 @@ def _print(report: dict[str, Any]) -> None:
 @click.option("--partitions", type=click.IntRange(1), multiple=True, help="Partitions per file.")
 @click.option("--rate", type=click.FloatRange(0), default=0.0, help="Files per second of each agent.")
 @click.option("--readers", type=click.IntRange(0), default=1, help="Number of agents with readers.")
+@click.option("--apart", is_flag=True, help="Let readers wait for partitions of other agents.")
 @click.option("--seconds", type=click.FloatRange(0.1), help="Duration of a case.")
 @click.option("--rounds", type=click.IntRange(1), default=1, help="Number of measurements of each case.")
 @click.option("--hour", is_flag=True, help="Measure the sizes of tables after an hour's worth of one agent.")
@@ -383,6 +389,7 @@ def main(  # the options of the command
     partitions: tuple[int, ...],
     rate: float,
     readers: int,
+    apart: bool,
     seconds: float | None,
     rounds: int,
     hour: bool,
@@ -402,6 +409,7 @@ def main(  # the options of the command
             seconds=seconds or (0.8 if quick else 6.0),
             rate=rate,
             readers=readers,
+            apart=apart,
             rounds=rounds,
             hour_files=(_HOUR_FILES // 100 if quick else _HOUR_FILES) if hour or quick else 0,
         )

@@ -12,7 +12,6 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from catalog.commit.notifications import bucket_of
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from agent.cluster.commits import CommittedFile
     from agent.read.caches.catalog_cache import BoundsCache
-    from catalog.commit.notifications import Changes
     from catalog.model import SectionResult
     from core.outage import Outage
 
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
 class CommitNotifications(Protocol):
     """The catalog's notifications of commits; used from one thread."""
 
-    def wait(self, timeout: float, buckets: frozenset[int], /) -> Changes | None:
-        """Return what other agents changed in these buckets, after `timeout` seconds at the latest.
+    def wait(self, timeout: float, wanted: frozenset[PartitionId], /) -> frozenset[PartitionId] | None:
+        """Return what other agents changed of these partitions, after `timeout` seconds at the latest.
 
         None means that any partition may have commits, because notifications may be lost.
         """
@@ -81,15 +79,16 @@ class CommitNotifier:
         wait_seconds: float = 0.1,
         keep_seconds: float = 60.0,
     ) -> None:
-        """Take the notifications; a bucket is of interest for `keep_seconds` after the last read of it."""
+        """Take the notifications; a partition is wanted for `keep_seconds` after the last read of it."""
         self._notifications = notifications
         self._bounds = bounds
         self._outage = outage
         self._wait_seconds = wait_seconds
         self._keep_seconds = keep_seconds
         self._waiters: dict[PartitionId, set[Waiter]] = {}
-        self._wanted: frozenset[int] = frozenset()
-        self._recent: set[int] = set()
+        self._wanted: set[PartitionId] = set()
+        self._recent: set[PartitionId] = set()  # read since the last call of `_forget`
+        self._lock = threading.Lock()  # of `_wanted`
         self._forgetting: asyncio.TimerHandle | None = None
         self._stopping = threading.Event()
         self._closed = False
@@ -143,7 +142,7 @@ class CommitNotifier:
         wanted = set(partitions)
         for partition in wanted:
             self._waiters.setdefault(partition, set()).add(waiter)
-        self._want({bucket_of(partition) for partition in wanted})
+        self._want(wanted)
         if self._closed:
             waiter.release()
         try:
@@ -166,34 +165,34 @@ class CommitNotifier:
             for waiter in self._waiters.get(partition, ()):
                 waiter.wake()
 
-    def _want(self, buckets: set[int]) -> None:
-        """Let the thread listen to these buckets, which takes `wait_seconds` at most if they are new."""
-        self._recent |= buckets
-        if not buckets <= self._wanted:
-            self._wanted |= buckets
+    def _want(self, partitions: set[PartitionId]) -> None:
+        """Let the thread listen to these partitions, which takes `wait_seconds` at most if they are new."""
+        self._recent |= partitions
+        if not partitions <= self._wanted:
+            with self._lock:
+                self._wanted |= partitions
 
     def _forget(self) -> None:
-        """Stop listening to buckets that no client has read since the last call."""
-        self._recent |= {bucket_of(partition) for partition in self._waiters}
-        self._wanted, self._recent = frozenset(self._recent), set()
+        """Stop listening to partitions that no client has read since the last call."""
+        with self._lock:
+            self._wanted, self._recent = self._recent.union(self._waiters), set()
         self._forgetting = asyncio.get_running_loop().call_later(self._keep_seconds, self._forget)
 
-    def _on_commits(self, changes: Changes | None) -> None:
+    def _on_commits(self, changed: frozenset[PartitionId] | None) -> None:
         """Handle commits of other agents to some partitions, or to any (None)."""
-        if changes is None:
+        if changed is None:
             self._bounds.invalidate_all()
             self.wake(list(self._waiters))
             return
-        if changes.buckets:  # what was looked up before may be old
-            self._bounds.invalidate_all()
-            self.wake([each for each in self._waiters if bucket_of(each) in changes.buckets])
-        self._bounds.invalidate(changes.partitions)
-        self.wake(changes.partitions)
+        self._bounds.invalidate(changed)
+        self.wake(changed)
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         while not self._stopping.is_set():
+            with self._lock:
+                wanted = frozenset(self._wanted)
             try:
-                changed = self._notifications.wait(self._wait_seconds, self._wanted)
+                changed = self._notifications.wait(self._wait_seconds, wanted)
             except Exception as error:  # noqa: BLE001  # the thread must survive any failure
                 self._stopping.wait(self._outage.failed(error))
                 changed = None

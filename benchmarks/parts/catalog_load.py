@@ -16,7 +16,6 @@ from uuid import UUID
 
 import psycopg
 
-from catalog.commit.notifications import bucket_of
 from catalog.database import arrays
 from catalog.database.connection import connection_string
 from catalog.database.limits import DatabaseLimits
@@ -268,10 +267,11 @@ def serve_sessions(pipe: Connection, url: str, topic_ids: Sequence[UUID], number
             )
 
 
-def serve_watchers(pipe: Connection, url: str, topic_ids: Sequence[UUID], readers: int) -> None:
+def serve_watchers(pipe: Connection, url: str, topic_ids: Sequence[UUID], readers: int, apart: int) -> None:
     """Wait for commits with a watcher for each topic; send the processor time for each message.
 
-    The first `readers` of them wait for the first partitions of their topic, the others for nothing.
+    The first `readers` of them wait for the first partitions of the topic `apart` places after theirs, the
+    others for nothing.
     """
     clock = SystemClock()
     ids = SystemIds(clock)
@@ -279,10 +279,11 @@ def serve_watchers(pipe: Connection, url: str, topic_ids: Sequence[UUID], reader
 
     def watch(catalog: Catalog, number: int) -> None:
         watcher = catalog.watcher(_origin_of(number))
-        keys = [PartitionId(topic_ids[number], partition) for partition in range(_READ_PARTITIONS)]
-        buckets = frozenset(map(bucket_of, keys if number < readers else []))
+        topic_id = topic_ids[(number + apart) % len(topic_ids)]
+        keys = [PartitionId(topic_id, partition) for partition in range(_READ_PARTITIONS)]
+        wanted = frozenset(keys if number < readers else [])
         while not stopping.is_set():
-            watcher.wait(_WAIT_SECONDS, buckets)
+            watcher.wait(_WAIT_SECONDS, wanted)
         watcher.close()
 
     with open_catalog(url, clock, ids) as catalog:

@@ -1,11 +1,14 @@
 """Notifications of commits, and the connection that receives them.
 
-Partitions are divided into buckets. A watcher listens to the buckets that it wants, each on its own channel,
-and registers them in `commit_listeners` for a minute at a time. An announcement contains only partitions of
-buckets with a registered watcher, and is not sent if there are none. It notifies the channels of up to four
-buckets. If there are more, it notifies one channel to which all watchers listen, because a server process
-reads every notification and compares its channel with all of its own. PostgreSQL (up to 18) wakes the server
-processes of all watchers that listen to any channel. A watcher without buckets listens to none.
+A watcher registers the partitions that it wants in `listened_partitions`, and itself in `commit_listeners`
+for a minute at a time. An announcement contains only partitions that a registered watcher wants, and is not
+sent if there are none. A watcher of very many partitions registers for all.
+
+Partitions are divided into buckets, each with a channel, to which the watchers of its partitions listen. An
+announcement notifies the channels of up to four buckets. If there are more, it notifies one channel to which
+all watchers listen, because a server process reads every notification and compares its channel with all of
+its own. PostgreSQL (up to 18) wakes the server processes of all watchers that listen to any channel. A
+watcher that wants nothing listens to none.
 
 A notification is not part of the commit. NOTIFY takes a lock that all transactions of the server share, and
 holds it until they are durable, so commits would wait for each other. A separate transaction that waits for
@@ -13,13 +16,13 @@ no disk sends it, and one notification may cover many commits.
 
 Notifications are hints. One may arrive twice, or never if the agent dies between commit and notification. A
 watcher first listens and then registers, and an announcement follows its commit. So a commit that is not
-announced to a new watcher is visible once the watcher has registered: `wait` then reports its new buckets,
+announced to a new watcher is visible once the watcher has registered: `wait` then reports its new partitions,
 and after a (re)connection it reports that any partition may have changed.
 
 A payload is `<origin in hex>!<topic id in hex>:<partition>,<partition>;<topic id>:…`. The origin is the id of
 the committing agent, which ignores its own notifications. A payload without partitions means that any
-partition may have changed. Agents of earlier releases notify the channel `siltstone_commits`. Every
-watcher with buckets listens to it, too.
+partition may have changed. Agents of the previous release notify the same channels, but look only at the
+buckets that watchers register.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from __future__ import annotations
 import select
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import psycopg
@@ -60,20 +63,8 @@ _MAX_PARTITIONS_OF_BUCKET: Final = 75
 _MAX_PARTITIONS: Final = 4800
 _MAX_NOTIFICATIONS: Final = 10_000
 _POLL_SECONDS: Final = 1.0
-
-
-class Changes(NamedTuple):
-    """Partitions that may have changed: these, and all partitions of these buckets."""
-
-    partitions: frozenset[PartitionId] = frozenset()
-    buckets: frozenset[int] = frozenset()
-
-    def __bool__(self) -> bool:
-        """Return True if anything may have changed."""
-        return bool(self.partitions or self.buckets)
-
-
-_NOTHING: Final = Changes()
+MAX_REGISTERED: Final = 5000
+_NOTHING: Final[frozenset[PartitionId]] = frozenset()
 
 
 def bucket_of(partition: PartitionId) -> int:
@@ -101,22 +92,50 @@ def _topics_of(partitions: list[PartitionId]) -> str:
     )
 
 
+def encode_notifications(partitions: Iterable[PartitionId], origin: UUID) -> list[tuple[str, str]]:
+    """Return the channels and payloads that announce commits of `origin` to `partitions`."""
+    parts = encode_partitions(partitions)
+    prefix = f"{origin.hex}!"
+    if len(parts) <= _MAX_CHANNELS:
+        return [(channel_of(bucket), prefix + part) for bucket, part in parts]
+    if not all(part for _, part in parts):
+        return [(CHANNEL, prefix)]
+    payloads, size = [[parts[0][1]]], len(parts[0][1])
+    for _, part in parts[1:]:
+        if size + len(part) > _BYTES_PER_PAYLOAD:
+            payloads.append([])
+            size = 0
+        payloads[-1].append(part)
+        size += len(part) + 1
+    return [(CHANNEL, prefix + ";".join(payload)) for payload in payloads]
+
+
 def announce(database: Database, partitions: Iterable[PartitionId], origin: UUID) -> int:
     """Notify the registered watchers of commits by `origin`; return the number of bytes."""
-    payloads = encode_partitions(partitions)
-    if not payloads:
+    committed = sorted(set(partitions))
+    if not committed:
         return 0
     params = {
-        "channel": CHANNEL,
+        **_columns(committed),
+        "buckets": arrays.integers([bucket_of(each) for each in committed]),
         "origin": origin,
-        "prefix": f"{origin.hex}!",
-        "max_channels": _MAX_CHANNELS,
-        "bytes": _BYTES_PER_PAYLOAD,
         "now_ms": database.injected_now_ms,
-        "buckets": arrays.integers([bucket for bucket, _ in payloads]),
-        "payloads": [payload for _, payload in payloads],
     }
-    return sum(row.bytes for row in database.read("commits.announce", _SQL["notify"], params))
+    wanted = [committed[row.index] for row in database.read("commits.listened", _SQL["listened"], params)]
+    if not wanted:
+        return 0
+    notifications = encode_notifications(wanted, origin)
+    channels, payloads = zip(*notifications, strict=True)
+    database.read("commits.announce", _SQL["notify"], {"channels": [*channels], "payloads": [*payloads]})
+    return sum(map(len, payloads))
+
+
+def _columns(partitions: Iterable[PartitionId]) -> dict[str, object]:
+    some = list(partitions)
+    return {
+        "topic_ids": arrays.uuids([each.topic_id for each in some]),
+        "partitions": arrays.integers([each.partition for each in some]),
+    }
 
 
 def decode_partitions(payload: str) -> tuple[UUID | None, frozenset[PartitionId] | None]:
@@ -153,7 +172,7 @@ def _is_readable(connection: Connection, timeout: float) -> bool:
 class CommitWatcher:
     """Receiver of commit notifications of all processes except `ignored_origin`; for use by one thread.
 
-    It keeps one connection open while it wants any bucket. After a failure, the next `wait` reopens it.
+    It keeps one connection open while it wants any partition. After a failure, the next `wait` reopens it.
     """
 
     def __init__(
@@ -171,20 +190,27 @@ class CommitWatcher:
         self._ignored_origin = ignored_origin
         self._listener_id = ignored_origin or database.new_uuid()
         self._connection: Connection | None = None
-        self._listened: frozenset[int] = frozenset()
+        self._buckets: frozenset[int] = frozenset()
+        self._wanted: frozenset[PartitionId] | None = frozenset()  # as registered; None: all
+        self._is_registered = False
         self._registered_at = 0.0
         self._polled_at: float | None = None
 
-    def wait(self, timeout: float, buckets: frozenset[int] = ALL_BUCKETS) -> Changes | None:
-        """Wait up to `timeout` seconds for commits to partitions of `buckets`; return what changed.
+    def wait(
+        self, timeout: float, wanted: frozenset[PartitionId] | None = None
+    ) -> frozenset[PartitionId] | None:
+        """Wait up to `timeout` seconds for commits to the partitions `wanted`; return what may have changed.
 
-        The result is None if any partition may have changed: after a (re)connection, and after a commit of
-        very many partitions. Through a pooler, which passes no notifications on, it is None once a second.
+        All partitions are wanted if it is None, and if there are more than MAX_REGISTERED of them. The result
+        is None if any partition may have changed: after a (re)connection, and after a commit of very many
+        partitions. Through a pooler, which passes no notifications on, it is None once a second.
         CatalogUnavailableError: the connection was lost or cannot be opened.
         """
+        if wanted is not None and len(wanted) > MAX_REGISTERED:
+            wanted = None
         if self._polled_at is not None:
             return self._poll(self._polled_at, timeout)
-        if not buckets and not self._listeners:
+        if wanted is not None and not wanted and not self._listeners:
             self.close()
             self._database.machine_clock.sleep(timeout)
             return _NOTHING
@@ -193,11 +219,12 @@ class CommitWatcher:
                 self._connection = self._connect()
                 if self._connection is not None:
                     self._listen_to_others(self._connection)
-                    self._listen(self._connection, buckets)
+                    self._register(self._connection, wanted)
                 return None
             age = self._database.machine_clock.monotonic() - self._registered_at
-            if age > _RENEW_SECONDS or not buckets <= self._listened:
-                return self._renew(self._connection, buckets, age)
+            is_covered = self._wanted is None or (wanted is not None and wanted <= self._wanted)
+            if age > _RENEW_SECONDS or not is_covered:
+                return self._renew(self._connection, wanted, age)
             return self._received(self._connection) if _is_readable(self._connection, timeout) else _NOTHING
         except psycopg.OperationalError as error:
             self.close()
@@ -210,12 +237,12 @@ class CommitWatcher:
     def close(self) -> None:
         """Close the connection; a later `wait` opens a new one."""
         connection, self._connection = self._connection, None
-        self._listened = frozenset()
+        self._buckets, self._wanted, self._is_registered = frozenset(), frozenset(), False
         if connection is not None:
             connection.close()
 
-    def _received(self, connection: Connection) -> Changes | None:
-        """Return the changes of all notifications that have arrived."""
+    def _received(self, connection: Connection) -> frozenset[PartitionId] | None:
+        """Return the partitions of all notifications that have arrived."""
         notifications = list(connection.notifies(timeout=0, stop_after=_MAX_NOTIFICATIONS))
         for channel in self._listeners.keys() & {each.channel for each in notifications}:
             self._listeners[channel]()
@@ -229,9 +256,9 @@ class CommitWatcher:
             if partitions is None:
                 return None
             changed |= partitions
-        return Changes(partitions=frozenset(changed))
+        return frozenset(changed)
 
-    def _poll(self, last: float, timeout: float) -> Changes | None:
+    def _poll(self, last: float, timeout: float) -> frozenset[PartitionId] | None:
         """Sleep; report that any partition may have changed if the last such report is a second old."""
         clock = self._database.machine_clock
         clock.sleep(timeout)
@@ -252,15 +279,19 @@ class CommitWatcher:
             )
         return connection
 
-    def _renew(self, connection: Connection, buckets: frozenset[int], age: float) -> Changes | None:
-        """Listen to other buckets, and renew the registration, whose age is given in seconds.
+    def _renew(
+        self, connection: Connection, wanted: frozenset[PartitionId] | None, age: float
+    ) -> frozenset[PartitionId] | None:
+        """Listen to other partitions, and renew the registration, whose age is given in seconds.
 
-        Return the new buckets, and what psycopg received meanwhile; None if some may be lost.
+        Return the new partitions, and those of what psycopg received meanwhile; None if some may be lost.
         """
-        new = buckets - self._listened
-        self._listen(connection, buckets)
+        before = self._wanted
+        is_complete = self._register(connection, wanted) and age <= LEASE_SECONDS
         changes = self._received(connection)
-        return None if changes is None or age > LEASE_SECONDS else changes._replace(buckets=new)
+        if changes is None or not is_complete or (wanted is None and before is not None):
+            return None
+        return changes if wanted is None or before is None else changes | (wanted - before)
 
     def _listen_to_others(self, connection: Connection) -> None:
         """Listen to the channels of the listeners, and call each, because it may have missed something."""
@@ -268,23 +299,52 @@ class CommitWatcher:
             connection.execute(f"LISTEN {channel}".encode())
             listener()
 
-    def _listen(self, connection: Connection, buckets: frozenset[int]) -> None:
-        """Listen first, and register then."""
+    def _register(self, connection: Connection, wanted: frozenset[PartitionId] | None) -> bool:
+        """Listen first, and register then; return False if notifications may be lost."""
         registered_at = self._database.machine_clock.monotonic()
-        channels = [f"LISTEN {channel_of(bucket)}" for bucket in sorted(buckets - self._listened)]
-        channels += [f"UNLISTEN {channel_of(bucket)}" for bucket in sorted(self._listened - buckets)]
-        if not self._listened:
-            channels.append(f"LISTEN {CHANNEL}")
-        if channels:
-            connection.execute(";".join(channels).encode())
-        params = {
+        buckets = ALL_BUCKETS if wanted is None else frozenset(map(bucket_of, wanted))
+        self._listen(connection, buckets)
+        params: dict[str, object] = {
             "listener_id": self._listener_id,
             "buckets": "".join("01"[bucket in buckets] for bucket in range(BUCKETS)),
+            "is_exact": wanted is not None,
             "now_ms": self._database.injected_now_ms,
             "lease_ms": LEASE_SECONDS * 1000,
         }
-        connection.execute(_SQL["register_listener"].sql, params)
-        self._listened, self._registered_at = buckets, registered_at
+        with connection.transaction():
+            row = connection.execute(_SQL["register_listener"].sql, params).fetchone()
+            is_lost = self._is_registered and row == (True,)
+            is_known = self._is_registered and not is_lost
+            self._replace_partitions(connection, self._wanted if is_known else None, wanted)
+        self._wanted, self._is_registered, self._registered_at = wanted, True, registered_at
+        return not is_lost
+
+    def _listen(self, connection: Connection, buckets: frozenset[int]) -> None:
+        statements = [f"LISTEN {channel_of(bucket)}" for bucket in sorted(buckets - self._buckets)]
+        statements += [f"UNLISTEN {channel_of(bucket)}" for bucket in sorted(self._buckets - buckets)]
+        if not self._is_registered:
+            statements.append(f"LISTEN {CHANNEL}")
+        if statements:
+            connection.execute(";".join(statements).encode())
+        self._buckets = buckets
+
+    def _replace_partitions(
+        self,
+        connection: Connection,
+        before: frozenset[PartitionId] | None,
+        after: frozenset[PartitionId] | None,
+    ) -> None:
+        """Change the registered partitions; `before` is None if they are not known."""
+        if before is None or after is None:
+            connection.execute(_SQL["forget_all_partitions"].sql, {"listener_id": self._listener_id})
+            before = frozenset()
+        for query, some in (
+            ("forget_partitions", before - (after or frozenset())),
+            ("register_partitions", (after or frozenset()) - before),
+        ):
+            if some:
+                params = {**_columns(sorted(some)), "listener_id": self._listener_id}
+                connection.execute(_SQL[query].sql, params)
 
 
 def channel_of(bucket: int) -> str:

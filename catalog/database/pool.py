@@ -347,6 +347,7 @@ class Database:
         """Open a connection for LISTEN that the caller closes; None if that would go through a pooler."""
         connection = self._listen_connector.connect()
         if not self._listen_connector.is_pooled:
+            arrays.register(connection)
             return connection
         connection.close()
         return None

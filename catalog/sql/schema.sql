@@ -258,12 +258,21 @@ ALTER TABLE commit_results ALTER COLUMN sections SET STORAGE EXTERNAL;
 CREATE INDEX commit_results_age ON commit_results (committed_ms);
 
 -- Processes that are notified of commits until until_ms, and the buckets of partitions to which they listen: a bit each
--- (catalog/commit/notifications.py).
+-- (catalog/commit/notifications.py). is_exact: only commits to its listened_partitions are notified.
 CREATE TABLE commit_listeners (
     listener_id uuid PRIMARY KEY,
     buckets bit(256) NOT NULL,
-    until_ms bigint NOT NULL
+    until_ms bigint NOT NULL,
+    is_exact boolean NOT NULL DEFAULT false
 ) WITH (fillfactor = 50);
+
+CREATE TABLE listened_partitions (
+    topic_id uuid NOT NULL,
+    partition integer NOT NULL,
+    listener_id uuid NOT NULL REFERENCES commit_listeners ON DELETE CASCADE,
+    PRIMARY KEY (topic_id, partition, listener_id)
+);
+CREATE INDEX listened_partitions_listener ON listened_partitions (listener_id);
 
 -- Commits that a failover or a restore has lost: files that agents acknowledged (or may have), and that the catalog
 -- did not know any more in the given epoch. committed_epoch is the epoch of the lost commit, null if it is not known.

@@ -1,4 +1,4 @@
-"""The commit notifier: whom it wakes, which buckets it wants, and its log entries during an outage."""
+"""The commit notifier: whom it wakes, which partitions it wants, and its log entries during an outage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 
 from agent.read.caches.catalog_cache import BoundsCache
 from agent.read.commit_notifier import CommitNotifier
-from catalog.commit.notifications import Changes, bucket_of
 from catalog.errors import CatalogUnavailableError
 from catalog.model import PartitionId
 from core.outage import Outage
@@ -33,13 +32,13 @@ class _Notifications:
         self._worked = works
         self.failures = 0
 
-    def wait(self, timeout: float, buckets: frozenset[int], /) -> Changes:
-        del timeout, buckets
+    def wait(self, timeout: float, wanted: frozenset[PartitionId], /) -> frozenset[PartitionId]:
+        del timeout, wanted
         if self.failures < _FAILURES:
             self.failures += 1
             raise CatalogUnavailableError("the catalog is away")
         self._loop.call_soon_threadsafe(self._worked.set)
-        return Changes()
+        return frozenset()
 
     def close(self) -> None:
         pass
@@ -63,30 +62,29 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(clock: Clock,
 
 
 class _Script:
-    """Notifications that return what the test gives them, and record which buckets were wanted."""
+    """Notifications that return what the test gives them, and record which partitions were wanted."""
 
     def __init__(self) -> None:
-        self.changes: queue.SimpleQueue[Changes | None] = queue.SimpleQueue()
-        self.wanted: list[frozenset[int]] = []
+        self.changes: queue.SimpleQueue[frozenset[PartitionId] | None] = queue.SimpleQueue()
+        self.wanted: list[frozenset[PartitionId]] = []
 
-    def wait(self, timeout: float, buckets: frozenset[int], /) -> Changes | None:
+    def wait(self, timeout: float, wanted: frozenset[PartitionId], /) -> frozenset[PartitionId] | None:
         del timeout
-        self.wanted.append(buckets)
+        self.wanted.append(wanted)
         try:
             return self.changes.get(timeout=0.001)
         except queue.Empty:
-            return Changes()
+            return frozenset()
 
     def close(self) -> None:
         pass
 
-    async def until_wanted(self, buckets: frozenset[int]) -> None:
-        while not self.wanted or self.wanted[-1] != buckets:  # noqa: ASYNC110  # a thread appends
+    async def until_wanted(self, *partitions: PartitionId) -> None:
+        while not self.wanted or self.wanted[-1] != frozenset(partitions):  # noqa: ASYNC110  # a thread appends
             await asyncio.sleep(0.001)
 
 
-async def test_new_buckets_wake_the_fetches_that_wait_for_them(clock: Clock, ids: Ids) -> None:
-    """A commit between their look and the registration was not notified."""
+async def test_changed_partitions_wake_the_fetches_that_wait_for_them(clock: Clock, ids: Ids) -> None:
     script = _Script()
     notifier = CommitNotifier(
         script,
@@ -95,18 +93,18 @@ async def test_new_buckets_wake_the_fetches_that_wait_for_them(clock: Clock, ids
         keep_seconds=0.05,
     )
     notifier.start()
-    await script.until_wanted(frozenset())
+    await script.until_wanted()
     one, other = PartitionId(UUID(int=0), 1), PartitionId(UUID(int=0), 2)
     with notifier.waiter([one]) as first, notifier.waiter([other]) as second:
-        await script.until_wanted(frozenset({bucket_of(one), bucket_of(other)}))
-        script.changes.put(Changes(buckets=frozenset({bucket_of(one)})))
+        await script.until_wanted(one, other)
+        script.changes.put(frozenset({one}))
         assert await first.wait(240)
         assert not await second.wait(0)
-        script.changes.put(Changes(partitions=frozenset({other})))
+        script.changes.put(frozenset({other}))
         assert await second.wait(240)
         assert not await first.wait(0)
         script.changes.put(None)
         assert await first.wait(240)
         assert await second.wait(240)
-    await script.until_wanted(frozenset())  # nothing was read for a while
+    await script.until_wanted()  # nothing was read for a while
     await notifier.stop()

@@ -13,12 +13,17 @@ from hypothesis import strategies as st
 
 from catalog.commit.notifications import (
     BUCKETS,
+    CHANNEL,
     LEASE_SECONDS,
-    Changes,
+    MAX_REGISTERED,
     bucket_of,
+    channel_of,
     decode_partitions,
+    encode_notifications,
     encode_partitions,
 )
+from catalog.database import arrays
+from catalog.database.pool import Database
 from catalog.errors import CatalogUnavailableError
 from catalog.model import PartitionId
 from catalog.open import open_catalog
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from catalog.database.sql_files import Query
     from catalog.model import Topic
     from core.clock import Clock
     from core.ids import Ids
@@ -68,6 +74,30 @@ def test_a_payload_for_too_many_partitions_names_none() -> None:
     )
 
 
+@given(st.sets(_PARTITIONS, min_size=1, max_size=400))
+def test_notifications_announce_each_partition_on_a_channel_of_its_watchers(
+    partitions: set[PartitionId],
+) -> None:
+    announced: set[PartitionId] = set()
+    for channel, payload in encode_notifications(partitions, _SELF):
+        assert len(payload) < 8000, "PostgreSQL's limit"
+        origin, some = decode_partitions(payload)
+        assert origin == _SELF
+        assert some is not None
+        assert channel == CHANNEL or {channel_of(bucket_of(each)) for each in some} == {channel}
+        announced |= some
+    assert announced == partitions
+
+
+def test_a_commit_of_very_many_partitions_is_one_notification() -> None:
+    (wide,) = encode_notifications((PartitionId(UUID(int=1), n) for n in range(5000)), _SELF)
+    assert wide == (CHANNEL, f"{_SELF.hex}!")
+    deep = [PartitionId(UUID(int=BUCKETS * n + 1), 0) for n in range(76)]
+    assert encode_notifications(deep, _SELF) == [(channel_of(1), f"{_SELF.hex}!")]
+    mixed = encode_notifications([*deep, *(PartitionId(UUID(int=2), n) for n in range(10))], _SELF)
+    assert mixed == [(CHANNEL, f"{_SELF.hex}!")]
+
+
 def test_a_wide_file_is_announced_in_few_notifications(scene: Scene, catalog_url: str) -> None:
     topic = scene.topic(partitions=1000)
     keys = frozenset(PartitionId(topic.topic_id, number) for number in range(1000))
@@ -84,12 +114,12 @@ def test_a_wide_file_is_announced_in_few_notifications(scene: Scene, catalog_url
     assert received == keys
     scene.catalog.commits.announce((PartitionId(topic.topic_id, number) for number in range(5000)), _OTHER)
     while (changes := watcher.wait(120)) is not None:
-        assert changes == Changes()
+        assert changes == frozenset()
     watcher.close()
 
 
-def _partitions(changes: Changes | None) -> frozenset[PartitionId]:
-    return frozenset() if changes is None else changes.partitions
+def _partitions(changed: frozenset[PartitionId] | None) -> frozenset[PartitionId]:
+    return changed or frozenset()
 
 
 def _commit(scene: Scene, topic: Topic, partition: int = 0, origin: UUID = _OTHER) -> None:
@@ -102,7 +132,7 @@ def test_a_commit_sends_no_notification(scene: Scene) -> None:
     watcher = scene.catalog.watcher()
     watcher.wait(0)
     scene.commit(scene.topic(), run_of(1))
-    assert watcher.wait(0.05) == Changes()
+    assert watcher.wait(0.05) == frozenset()
     watcher.close()
 
 
@@ -126,7 +156,7 @@ def test_a_commit_of_another_process_is_reported(
     with open_catalog(catalog_url, clock, ids) as other:
         watcher = other.watcher()
         assert watcher.wait(0) is None, "any partition may have changed before the watcher listened"
-        assert watcher.wait(0) == Changes()
+        assert watcher.wait(0) == frozenset()
         _commit(scene, topic, 2)
         _commit(scene, topic, 0)
         received: set[PartitionId] = set()
@@ -147,52 +177,183 @@ def test_a_wait_ends_with_a_commit(scene: Scene) -> None:
     watcher.close()
 
 
-def test_only_channels_with_a_registered_watcher_are_notified(scene: Scene) -> None:
+def test_only_partitions_with_a_registered_watcher_are_notified(scene: Scene) -> None:
     topic = scene.topic(partitions=3)
     wanted, other, third = (PartitionId(topic.topic_id, number) for number in range(3))
     announce = scene.catalog.commits.announce
     assert announce([wanted, other], _OTHER) == 0, "nobody waits"
     watcher = scene.catalog.watcher(ignored_origin=_SELF)
-    assert watcher.wait(0, frozenset()) == Changes(), "without a reader, it needs no connection"
-    assert watcher.wait(0, frozenset({bucket_of(wanted)})) is None
+    assert watcher.wait(0, frozenset()) == frozenset(), "without a reader, it needs no connection"
+    assert watcher.wait(0, frozenset({wanted})) is None
     assert announce([other, third], _OTHER) == 0
     assert announce([wanted], _SELF) == 0, "its own commits"
     sent = announce([wanted, other, third], _OTHER)
     assert sent == announce([wanted], _OTHER) > 0
-    received = watcher.wait(120, frozenset({bucket_of(wanted)}))
-    assert received == Changes(partitions=frozenset({wanted}))
+    received = watcher.wait(120, frozenset({wanted}))
+    assert received == frozenset({wanted})
     watcher.close()
 
 
-def test_a_commit_before_a_watcher_has_registered_is_reported_with_its_bucket(scene: Scene) -> None:
+def test_a_watcher_is_not_notified_of_other_partitions_in_its_buckets(scene: Scene) -> None:
+    topic = scene.topic(partitions=2 * BUCKETS + 2)
+    watcher = scene.catalog.watcher()
+    wanted = frozenset(PartitionId(topic.topic_id, number) for number in range(BUCKETS))
+    watcher.wait(0, wanted)
+    others = [PartitionId(topic.topic_id, BUCKETS + number) for number in range(BUCKETS)]
+    assert scene.catalog.commits.announce(others, _OTHER) == 0
+    last = PartitionId(topic.topic_id, BUCKETS - 1)
+    scene.catalog.commits.announce([*others, last], _OTHER)
+    assert watcher.wait(120, wanted) == frozenset({last})
+    watcher.close()
+
+
+def test_partitions_that_are_no_longer_wanted_are_removed(
+    scene: Scene, catalog_url: str, clock: Clock
+) -> None:
+    assert isinstance(clock, ManualClock)
+    topic = scene.topic(partitions=3)
+    first, second, third = (PartitionId(topic.topic_id, number) for number in range(3))
+    announce = scene.catalog.commits.announce
+    watcher, other = scene.catalog.watcher(ignored_origin=_SELF), scene.catalog.watcher()
+    watcher.wait(0, frozenset({first, second}))
+    other.wait(0, frozenset({second, third}))
+    clock.advance(LEASE_SECONDS * 2 / 3)
+    assert watcher.wait(0, frozenset({first})) == frozenset()
+    assert other.wait(0, frozenset({third})) == frozenset()
+    assert announce([second], _OTHER) == 0
+    assert announce([first], _OTHER) > 0
+    assert announce([third], _OTHER) > 0
+    with psycopg.connect(catalog_url, options="-c search_path=siltstone") as connection:
+        rows = connection.execute(b"SELECT partition FROM listened_partitions ORDER BY 1").fetchall()
+    assert rows == [(0,), (2,)]
+    watcher.close()
+    other.close()
+
+
+def test_a_watcher_that_connects_again_registers_what_it_wants_now(
+    scene: Scene, catalog_url: str, tmp_path: Path, clock: Clock, ids: Ids
+) -> None:
+    topic = scene.topic(partitions=2)
+    first, second = (PartitionId(topic.topic_id, number) for number in range(2))
+    with WireProxy(catalog_url, tmp_path) as wire, open_catalog(wire.url, clock, ids) as catalog:
+        watcher = catalog.watcher()
+        watcher.wait(0, frozenset({first}))
+        wire.break_connections()
+        with pytest.raises(CatalogUnavailableError):
+            watcher.wait(120, frozenset({first}))
+        assert watcher.wait(0, frozenset({second})) is None
+        assert scene.catalog.commits.announce([first], _OTHER) == 0
+        assert scene.catalog.commits.announce([second], _OTHER) > 0
+        watcher.close()
+
+
+def test_a_registration_that_was_removed_is_made_again(scene: Scene, catalog_url: str, clock: Clock) -> None:
+    """Another process may find it expired although its own process does not: clocks may be set."""
+    assert isinstance(clock, ManualClock)
     topic = scene.topic(partitions=2)
     first, second = (PartitionId(topic.topic_id, number) for number in range(2))
     watcher = scene.catalog.watcher()
-    watcher.wait(0, frozenset({bucket_of(first)}))
+    watcher.wait(0, frozenset({first}))
+    with psycopg.connect(catalog_url, options="-c search_path=siltstone", autocommit=True) as connection:
+        connection.execute(b"DELETE FROM commit_listeners")
+        both = frozenset({first, second})
+        assert watcher.wait(0, both) is None, "notifications were lost"
+        rows = connection.execute(b"SELECT partition FROM listened_partitions ORDER BY 1").fetchall()
+    assert rows == [(0,), (1,)]
+    watcher.close()
+
+
+def test_a_watcher_of_very_many_partitions_registers_for_all(scene: Scene, clock: Clock) -> None:
+    assert isinstance(clock, ManualClock)
+    topic = scene.topic(partitions=2)
+    first, second = (PartitionId(topic.topic_id, number) for number in range(2))
+    announce = scene.catalog.commits.announce
+    watcher = scene.catalog.watcher()
+    few = frozenset({first})
+    many = few | {PartitionId(UUID(int=number), 0) for number in range(MAX_REGISTERED)}
+    watcher.wait(0, few)
+    assert watcher.wait(0, many) is None, "any other partition is new to it"
+    assert announce([second], _OTHER) > 0
+    assert watcher.wait(120, many) == frozenset({second})
+    assert watcher.wait(0, few) == frozenset(), "it stays registered until it renews"
+    clock.advance(LEASE_SECONDS / 2)
+    assert watcher.wait(0, few) == frozenset()
+    assert announce([second], _OTHER) == 0
+    assert announce([first], _OTHER) > 0
+    watcher.close()
+
+
+@pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
+def test_a_commit_looks_its_partitions_up_among_those_of_all_watchers(
+    scene: Scene, catalog_url: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many partitions it has, and whatever plan PostgreSQL prefers."""
+    sent: list[tuple[Query, dict[str, object]]] = []
+
+    def record(database: Database, operation: str, query: Query, params: dict[str, object]) -> list[object]:
+        del database, operation
+        sent.append((query, params))
+        return []
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "read", record)
+        scene.catalog.commits.announce([PartitionId(UUID(int=9), n) for n in range(1000)], _OTHER)
+    ((query, params),) = sent
+    with psycopg.connect(catalog_url, options="-c search_path=siltstone") as connection:
+        arrays.register(connection)
+        connection.execute(
+            b"INSERT INTO commit_listeners (listener_id, buckets, until_ms, is_exact)"
+            b" SELECT lpad(to_hex(n), 32, '0')::uuid, repeat('1', 256)::bit(256), 1::bigint << 60, true"
+            b" FROM generate_series(1, 20) AS n"
+        )
+        connection.execute(
+            b"INSERT INTO listened_partitions SELECT listener_id, n, listener_id"
+            b" FROM commit_listeners, generate_series(0, 999) AS n"
+        )
+        connection.execute(b"ANALYZE listened_partitions")
+        connection.execute(f"SET plan_cache_mode = {mode}".encode())
+        scans = (
+            b"SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0) FROM pg_stat_xact_user_tables"
+            b" WHERE relname = 'listened_partitions'"
+        )
+        before = connection.execute(scans).fetchone()
+        assert connection.execute(query.sql, params, prepare=True).rowcount == 1000
+        after = connection.execute(scans).fetchone()
+        assert before is not None
+        assert after is not None
+        assert after[0] - before[0] <= 1000
+        connection.rollback()
+
+
+def test_a_commit_before_a_watcher_has_registered_is_reported_by_it(scene: Scene) -> None:
+    topic = scene.topic(partitions=2)
+    first, second = (PartitionId(topic.topic_id, number) for number in range(2))
+    watcher = scene.catalog.watcher()
+    watcher.wait(0, frozenset({first}))
     _commit(scene, topic, 1)
-    both = frozenset({bucket_of(first), bucket_of(second)})
-    assert watcher.wait(120, both) == Changes(buckets=frozenset({bucket_of(second)}))
+    both = frozenset({first, second})
+    assert watcher.wait(120, both) == frozenset({second})
     _commit(scene, topic, 1)
-    assert watcher.wait(120, both) == Changes(partitions=frozenset({second}))
+    assert watcher.wait(120, both) == frozenset({second})
     watcher.close()
 
 
 def test_a_registration_is_renewed_and_expires(scene: Scene, clock: Clock) -> None:
     assert isinstance(clock, ManualClock)
     key = PartitionId(scene.topic().topic_id, 0)
-    announce, buckets = scene.catalog.commits.announce, frozenset({bucket_of(key)})
+    announce, wanted = scene.catalog.commits.announce, frozenset({key})
     watcher = scene.catalog.watcher()
-    watcher.wait(0, buckets)
+    watcher.wait(0, wanted)
     clock.advance(LEASE_SECONDS * 2 / 3)
-    assert watcher.wait(0, buckets) == Changes()
+    assert watcher.wait(0, wanted) == frozenset()
     clock.advance(LEASE_SECONDS * 2 / 3)
     assert announce([key], _OTHER) > 0, "it was renewed"
-    while not (changes := watcher.wait(120, buckets)):
+    while not (changes := watcher.wait(120, wanted)):
         assert changes is not None
-    assert changes == Changes(partitions=frozenset({key}))
+    assert changes == frozenset({key})
     clock.advance(LEASE_SECONDS + 1)
     assert announce([key], _OTHER) == 0, "its process is frozen or gone"
-    assert watcher.wait(0, buckets) is None, "notifications were lost"
+    assert watcher.wait(0, wanted) is None, "notifications were lost"
     assert announce([key], _OTHER) > 0
     watcher.close()
 
@@ -211,28 +372,27 @@ def test_expired_registrations_are_deleted(scene: Scene, catalog_url: str, clock
         watcher.close()
 
 
-def test_a_watcher_without_buckets_closes_its_connection(scene: Scene, catalog_url: str) -> None:
+def test_a_watcher_that_wants_nothing_closes_its_connection(scene: Scene, catalog_url: str) -> None:
     watcher = scene.catalog.watcher()
     watcher.wait(0)
-    count = (
-        b"SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%INTO commit_listeners%'"
-        b" AND datname = current_database() AND pid <> pg_backend_pid()"
-    )
+    assert watcher._connection is not None
+    pid = (watcher._connection.info.backend_pid,)
+    count = b"SELECT count(*) FROM pg_stat_activity WHERE pid = %s"
     with psycopg.connect(catalog_url, autocommit=True) as connection:
-        assert connection.execute(count).fetchone() == (1,)
-        assert watcher.wait(0, frozenset()) == Changes()
-        while connection.execute(count).fetchone() != (0,):
+        assert connection.execute(count, pid).fetchone() == (1,)
+        assert watcher.wait(0, frozenset()) == frozenset()
+        while connection.execute(count, pid).fetchone() != (0,):
             pass
 
 
 def test_commits_of_the_previous_release_are_reported(scene: Scene, catalog_url: str) -> None:
     key = PartitionId(scene.topic().topic_id, 0)
     watcher = scene.catalog.watcher()
-    watcher.wait(0, frozenset({bucket_of(key)}))
+    watcher.wait(0, frozenset({key}))
     with psycopg.connect(catalog_url, autocommit=True) as connection:
         payload = f"{_OTHER.hex}!{key.topic_id.hex}:0"
         connection.execute(b"SELECT pg_notify('siltstone_commits', %s)", (payload,))
-    assert watcher.wait(120, frozenset({bucket_of(key)})) == Changes(partitions=frozenset({key}))
+    assert watcher.wait(120, frozenset({key})) == frozenset({key})
     watcher.close()
 
 
@@ -267,7 +427,7 @@ def test_a_wait_blocks_in_the_kernel(scene: Scene, monkeypatch: pytest.MonkeyPat
         return notifies(self, timeout=timeout, stop_after=stop_after)
 
     monkeypatch.setattr(psycopg.Connection, "notifies", record)
-    assert watcher.wait(0.01) == Changes()
+    assert watcher.wait(0.01) == frozenset()
     assert not timeouts
     _commit(scene, scene.topic())
     assert watcher.wait(120)
