@@ -109,7 +109,11 @@ class Agent:
         self.access = AccessControl(resources)
         acknowledged = AcknowledgedCommits(clock)
         self.session = create_session(
-            resources, acknowledged, monitoring.catalog, on_excluded=self._stop_excluded
+            resources,
+            acknowledged,
+            monitoring.catalog,
+            monitoring.heartbeats,
+            on_excluded=self._stop_excluded,
         )
         follower = self.access.acl_follower
         channels = {} if follower is None else {ACL_CHANNEL: follower.notify}

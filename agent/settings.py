@@ -325,7 +325,10 @@ class AgentSettings:
     )
 
     # Session and health
-    heartbeat_interval_ms: int = internal(3_000, "Interval of the heartbeats of the agent's session.")
+    heartbeat_interval_ms: int = internal(2_000, "Interval of the heartbeats of the agent's session.")
+    unready_heartbeat_ms: int = internal(
+        2_500, "Time that a heartbeat may take until the catalog is not ready, because it does not commit."
+    )
     unready_after_ms: int = internal(
         4_000, "Time without a successful call after which the object store or the catalog is not ready."
     )

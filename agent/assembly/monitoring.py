@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent.runtime.health import CallHealth, Health, LoopLag
+from agent.runtime.health import CallHealth, CallTime, Health, LoopLag
 from agent.runtime.probes import DiskProbe, Probe
 from object_store.binding import probe as probe_identity
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class Monitoring:
-    """Health of one agent. Calls report to `catalog`, `store` and `disks`; so do probes while it is idle."""
+    """Health of one agent. Calls report to `catalog`, `store` and `disks`; so do probes while it is idle.
+
+    Heartbeats report to `heartbeats`.
+    """
 
     def __init__(self, settings: AgentSettings, clock: Clock, ids: Ids) -> None:
         self._settings = settings
@@ -31,6 +34,7 @@ class Monitoring:
         unready_seconds = settings.unready_after_ms / 1000
         self.health = Health()
         self.catalog = CallHealth(clock, limit_seconds=unready_seconds)
+        self.heartbeats = CallTime(clock, limit_seconds=settings.unready_heartbeat_ms / 1000)
         self.store = CallHealth(clock, limit_seconds=unready_seconds)
         self.disks = CallHealth(clock, limit_seconds=unready_seconds)
         self.loop_lag = LoopLag(clock)
@@ -40,6 +44,7 @@ class Monitoring:
         seconds = self._settings.probe_timeout_ms / 1000
         probe = catalog.probe(seconds)
         self._start_probe("catalog", probe.check, self.catalog, close=probe.close)
+        self.health.require_ready("catalog", lambda: self.catalog.problem() or self.heartbeats.problem())
         self._start_probe("object_store", partial(probe_identity, store), self.store)
         if local_logs is not None:
             of_each = seconds / max(len(local_logs.live_directories), 1)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent.assembly.resources import Resources
-    from agent.runtime.health import CallHealth
+    from agent.runtime.health import CallHealth, CallTime
     from agent.write.acknowledged_commits import AcknowledgedCommits
     from catalog.errors import SchemaVersionError
 
@@ -25,6 +25,7 @@ def create_session(
     resources: Resources,
     acknowledged: AcknowledgedCommits,
     catalog_health: CallHealth,
+    heartbeat_time: CallTime,
     *,
     on_excluded: Callable[[SchemaVersionError], None],
 ) -> Session:
@@ -49,6 +50,7 @@ def create_session(
         interval_ms=settings.heartbeat_interval_ms,
         silent_ms=settings.broker_silent_ms,
         health=catalog_health,
+        heartbeat_time=heartbeat_time,
         on_excluded=on_excluded,
         epoch=EpochInLoop(resources.epoch, loop),
         recover=lambda *lost: run_in(loop, recovery.run(*lost)),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
-    from agent.runtime.health import CallHealth
+    from agent.runtime.health import CallHealth, CallTime
     from agent.runtime.work_pool import WorkPool
     from catalog.lifecycle.incarnation import Incarnation
     from catalog.model import Broker
@@ -103,6 +103,7 @@ class Session:
         interval_ms: int,
         silent_ms: int,
         health: CallHealth,
+        heartbeat_time: CallTime,
         on_excluded: Callable[[SchemaVersionError], None],
         epoch: Epoch,
         recover: Recover = recover_nothing,
@@ -115,6 +116,7 @@ class Session:
         self._interval_ms = interval_ms
         self._silent_ms = silent_ms
         self._health = health
+        self._heartbeat_time = heartbeat_time
         self._on_excluded = on_excluded
         self._outage = Outage("heartbeats", clock=clock, ids=ids, max_pause_seconds=interval_ms / 1000)
         self._epoch = epoch
@@ -222,7 +224,9 @@ class Session:
             # Not `wait_for`: before Python 3.12 it swallows a cancellation that coincides with the event.
             with contextlib.suppress(TimeoutError):
                 # After a late heartbeat, other agents may consider this one dead: send the next one at once.
-                async with asyncio.timeout(0 if self.is_overdue else self._interval_ms / 1000):
+                # Do the same after one that failed or took long, to learn whether the catalog commits again.
+                is_urgent = self.is_overdue or self._heartbeat_time.is_doubtful
+                async with asyncio.timeout(0 if is_urgent else self._interval_ms / 1000):
                     await self._fenced.wait()
             try:
                 await self._send_heartbeat()
@@ -238,11 +242,14 @@ class Session:
     async def _send_heartbeat(self) -> None:
         if not self._fenced.is_set():
             sent_at = self._clock.monotonic()
+            self._heartbeat_time.began()
             try:
                 silent_ms = await self._pool.run(partial(self._sessions.heartbeat, self.session_id))
             except StaleStateError:
+                self._heartbeat_time.succeeded()  # the catalog has responded
                 self._fenced.set()
             else:
+                self._heartbeat_time.succeeded()
                 self.lapses += silent_ms >= self._silent_ms or self.is_overdue
                 self.heartbeat_sent_at = sent_at
         if self._fenced.is_set():

@@ -5,7 +5,8 @@
 clients use other agents meanwhile.
 
 A dependency works if a call of it has succeeded lately. A call that hangs therefore counts like one that
-fails. `agent.runtime.probes` makes the calls that an idle agent would not make.
+fails. `agent.runtime.probes` makes the calls that an idle agent would not make. They only read the catalog.
+The heartbeats show whether it also commits: each one must end in a limited time (`CallTime`).
 """
 
 from __future__ import annotations
@@ -75,6 +76,51 @@ class CallHealth:
         """
         seconds = self.seconds_since_success
         return None if seconds < self._limit else f"no call has succeeded for {seconds:.1f} seconds"
+
+
+class CallTime:
+    """Health of one dependency, judged by how long its regular call takes.
+
+    A call that fails is repeated, and its time counts from the first attempt. After a call that took too
+    long, the dependency works again once a call was fast. A dependency whose calls all take too long is
+    therefore reported until the end, and not only during each call.
+
+    One thread makes the calls; any thread may read the result.
+    """
+
+    def __init__(self, clock: Clock, *, limit_seconds: float) -> None:
+        self._clock = clock
+        self._limit = limit_seconds
+        self._began_at: float | None = None
+        self._last_seconds = 0.0
+
+    def began(self) -> None:
+        """Note that a call begins, for the first time or again after it failed."""
+        if self._began_at is None:
+            self._began_at = self._clock.monotonic()
+
+    def succeeded(self) -> None:
+        """Note that the call succeeded."""
+        self._last_seconds = self._seconds
+        self._began_at = None
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Return True if the next call should be made at once: the last one has failed or was too slow."""
+        return self._began_at is not None or self._last_seconds >= self._limit
+
+    @property
+    def _seconds(self) -> float:
+        """Seconds that the open call has taken."""
+        began_at = self._began_at
+        return 0.0 if began_at is None else self._clock.monotonic() - began_at
+
+    def problem(self) -> str | None:
+        """Return that the dependency does not work, or None if it does."""
+        seconds, last = self._seconds, self._last_seconds  # in this order: the call may end between both
+        if seconds >= self._limit:
+            return f"a write has not succeeded for {seconds:.1f} seconds"
+        return f"the last write took {last:.1f} seconds" if last >= self._limit else None
 
 
 class LoopLag:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _SQL = load_queries("reachability")
 MAX_GAP_MS: Final = 10_000
-"""Longest time between two records of reachability that is not an outage: three heartbeats of an agent."""
+"""Longest time between two records of reachability that is not an outage: five heartbeats of an agent."""
 _MIN_STEP_MS: Final = 1_000
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -11,7 +12,7 @@ import pytest
 
 from agent.cluster.catalog_epoch import CatalogEpoch
 from agent.cluster.session import Session
-from agent.runtime.health import CallHealth
+from agent.runtime.health import CallHealth, CallTime
 from agent.runtime.work_pool import WorkPool
 from catalog.errors import CatalogUnavailableError, SchemaVersionError, SessionFencedError
 from catalog.lifecycle.incarnation import Incarnation
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from catalog.model import Broker
 
 _SILENT_SECONDS = 10
+_SLOW_SECONDS = 2.5
 _TIMEOUT_SECONDS = 60.0  # of the test
 
 
@@ -36,6 +38,7 @@ class _Sessions:
         self.takes_seconds = 0.0
         self.epoch = 0
         self.has_beaten = threading.Event()
+        self.on_beat: Callable[[], object] = lambda: None
         self.beating: list[UUID] = []
         self.ended: list[UUID] = []
 
@@ -49,6 +52,7 @@ class _Sessions:
         self.beating.append(session_id)
         self.has_beaten.set()
         self.clock.advance(self.takes_seconds)
+        self.on_beat()
         if isinstance(self.response, Exception):
             raise self.response
         return self.response
@@ -72,6 +76,7 @@ def _run(story: Callable[[_Sessions, Session], Awaitable[None]]) -> None:
             interval_ms=3_600_000,
             silent_ms=1000 * _SILENT_SECONDS,
             health=CallHealth(clock, limit_seconds=60),
+            heartbeat_time=CallTime(clock, limit_seconds=_SLOW_SECONDS),
             on_excluded=lambda _: None,
             epoch=CatalogEpoch(),
         )
@@ -100,6 +105,7 @@ def test_heartbeats_end_when_a_migration_excludes_this_version() -> None:
             interval_ms=1,
             silent_ms=1000 * _SILENT_SECONDS,
             health=CallHealth(clock, limit_seconds=60),
+            heartbeat_time=CallTime(clock, limit_seconds=_SLOW_SECONDS),
             on_excluded=excluded.set_result,
             epoch=CatalogEpoch(),
         )
@@ -197,6 +203,57 @@ def test_a_late_heartbeat_is_followed_by_another_at_once() -> None:
         await session.start()
         sessions.takes_seconds = 0.0
         assert await asyncio.to_thread(sessions.has_beaten.wait, _TIMEOUT_SECONDS)
+
+    _run(story)
+
+
+def test_a_heartbeat_that_hangs_is_noticed_before_it_ends() -> None:
+    async def story(sessions: _Sessions, session: Session) -> None:
+        problem = session._heartbeat_time.problem
+        during: list[str | None] = []
+        after: list[str | None] = []
+        sessions.on_beat = lambda: during.append(problem())
+        for takes_seconds in (2.0, 7.0, 3.0, 0.5):
+            sessions.takes_seconds = takes_seconds
+            await session._send_heartbeat()
+            after.append(problem())
+        begun, last = "a write has not succeeded for {} seconds", "the last write took {} seconds"
+        assert during == [None, begun.format("7.0"), begun.format("3.0"), last.format("3.0")]
+        assert after == [None, last.format("7.0"), last.format("3.0"), None]
+
+    _run(story)
+
+
+def test_a_fenced_session_does_not_make_the_catalog_look_slow() -> None:
+    """The catalog responds; the recovery before the new session may take long."""
+
+    async def story(sessions: _Sessions, session: Session) -> None:
+        sessions.response = SessionFencedError("fenced", remedy="register a new session")
+        sessions.on_beat = lambda: setattr(sessions, "takes_seconds", 7.0)
+        await session._send_heartbeat()
+        assert session._heartbeat_time.problem() is None
+
+    _run(story)
+
+
+@pytest.mark.parametrize("failure", [CatalogUnavailableError("no catalog"), None])
+def test_a_failed_or_slow_heartbeat_is_followed_by_another_at_once(
+    failure: Exception | None,
+) -> None:
+    """So the agent soon learns that the catalog commits again."""
+
+    async def story(sessions: _Sessions, session: Session) -> None:
+        sessions.response = failure or 0
+        sessions.takes_seconds = _SLOW_SECONDS
+        with contextlib.suppress(CatalogUnavailableError):
+            await session._send_heartbeat()
+        sessions.response, sessions.takes_seconds = 0, 0.0
+        sessions.has_beaten.clear()
+        assert not session.is_overdue
+        beating = asyncio.create_task(session._run_heartbeats())
+        assert await asyncio.to_thread(sessions.has_beaten.wait, _TIMEOUT_SECONDS)
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
 
     _run(story)
 

@@ -1,4 +1,4 @@
-"""Health of a real agent while its PostgreSQL and its S3 server freeze, a disk is full, a session ends."""
+"""Health of a real agent while its PostgreSQL and its S3 server freeze, commits wait, a disk is full."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ from object_store.accounting import Purpose
 from object_store.binding import verify_binding
 from object_store.open import StoreConfig, open_store
 from tests.agent.running_agents import SETTINGS
+from tests.fixtures.ports import lasting_ports
+from tests.fixtures.postgres_node import PostgresNode
 from tests.object_store.s3.fault_proxy import running_proxy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
+    from agent.settings import AgentSettings
     from tests.fixtures.restartable import RestartablePostgres, RestartableS3
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
@@ -38,8 +41,23 @@ FAST: Final = replace(
     probe_interval_ms=200,
     probe_timeout_ms=300,
     heartbeat_interval_ms=100,
+    unready_heartbeat_ms=1_000,
     stop_timeout_ms=2_000,
 )
+
+
+@pytest.fixture
+def primary(
+    postgres_template: PostgresNode, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PostgresNode]:
+    """A running server with an empty catalog."""
+    node = PostgresNode("primary", tmp_path_factory.mktemp("primary"), *lasting_ports(1))
+    try:
+        node.copy_from(postgres_template)
+        node.start()
+        yield node
+    finally:
+        node.close()
 
 
 @pytest.fixture
@@ -80,18 +98,20 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched(postgres: RestartablePostgres, config: StoreConfig, disk: Path) -> AsyncIterator[Watched]:
+async def watched(
+    catalog_url: str, config: StoreConfig, disk: Path, settings: AgentSettings = FAST
+) -> AsyncIterator[Watched]:
     """Run an agent with short intervals."""
     clock = SystemClock()
     ids = SystemIds(clock)
     with (
-        contextlib.closing(open_catalog(postgres.url, clock, ids)) as catalog,
+        contextlib.closing(open_catalog(catalog_url, clock, ids)) as catalog,
         contextlib.closing(open_store(config, clock, ids)) as store,
         contextlib.closing(open_store(config, clock, ids, probe_timeout_seconds=0.3)) as probe_store,
     ):
         verify_binding(store, catalog.store_binding, ids)
         agent = Agent(
-            settings=replace(FAST, local_directories=(disk,), kafka_listeners=(KafkaListener(port=0),)),
+            settings=replace(settings, local_directories=(disk,), kafka_listeners=(KafkaListener(port=0),)),
             store=store,
             probe_store=probe_store,
             catalog=catalog,
@@ -114,7 +134,7 @@ async def test_readiness_follows_a_frozen_catalog_and_a_frozen_store(
     """The agent is idle, it stays live, and it changes its state once per fault and once per return."""
     with running_proxy(restartable_s3.server.endpoint) as proxy:
         config = replace(restartable_s3.config, endpoint=proxy.endpoint)
-        async with watched(restartable_postgres, config, disk) as seen:
+        async with watched(restartable_postgres.url, config, disk) as seen:
             await seen.until(set())
             with restartable_postgres.frozen():
                 proxy.freeze()
@@ -132,7 +152,7 @@ async def test_readiness_follows_the_disks_and_the_session_and_liveness_the_task
     restartable_postgres: RestartablePostgres, restartable_s3: RestartableS3, disk: Path
 ) -> None:
     """Every log directory is full; the session is fenced and the catalog takes no new one."""
-    async with watched(restartable_postgres, restartable_s3.config, disk) as seen:
+    async with watched(restartable_postgres.url, restartable_s3.config, disk) as seen:
         await seen.until(set())
         with psycopg.connect(restartable_postgres.url, autocommit=True) as connection:
             run(connection, "SET search_path = siltstone")
@@ -163,10 +183,26 @@ async def test_readiness_follows_the_disks_and_the_session_and_liveness_the_task
         assert set(await seen.problems("/livez")) == {"commits"}
 
 
+async def test_readiness_follows_commits_that_wait_for_a_standby(
+    primary: PostgresNode, restartable_s3: RestartableS3, disk: Path
+) -> None:
+    """Reads succeed meanwhile, and the agent is idle: only its heartbeats commit."""
+    settings = replace(FAST, broker_silent_ms=3_600_000)
+    async with watched(primary.url, restartable_s3.config, disk, settings) as seen:
+        await seen.until(set())
+        await asyncio.to_thread(primary.set, "synchronous_standby_names", "absent")
+        await seen.until({"catalog"})
+        assert await seen.problems("/livez") == {}
+        assert seen.agent.resources.catalog.topics.list() == []
+        await asyncio.to_thread(primary.set, "synchronous_standby_names", "")
+        await seen.until(set())
+        assert seen.states == [True, False, True]
+
+
 async def test_a_stopping_agent_is_live_and_not_ready(
     restartable_postgres: RestartablePostgres, restartable_s3: RestartableS3, disk: Path
 ) -> None:
-    async with watched(restartable_postgres, restartable_s3.config, disk) as seen:
+    async with watched(restartable_postgres.url, restartable_s3.config, disk) as seen:
         seen.agent._stopping = True
         assert await seen.problems() == {"agent": "is stopping"}
         assert await seen.problems("/livez") == {}

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from agent.assembly.monitoring import Monitoring
-from agent.runtime.health import CallHealth, Health, LoopLag
+from agent.runtime.health import CallHealth, CallTime, Health, LoopLag
 from agent.runtime.probes import PROBE_FILE, DiskProbe, Probe
 from agent.settings import AgentSettings
 from core.clock import ManualClock, SystemClock
@@ -37,6 +37,23 @@ def test_a_dependency_works_while_its_last_success_is_recent() -> None:
     problems.append(health.problem())
 
     assert problems == [None, None, "no call has succeeded for 6.0 seconds", None]
+
+
+def test_a_dependency_works_again_once_a_call_was_fast() -> None:
+    """Otherwise one whose calls are all slow would change with each of them."""
+    clock = ManualClock()
+    time = CallTime(clock, limit_seconds=2.5)
+    seen = []
+    for attempts in ((2.0,), (1.5, 1.5), (3.0,), (1.0,)):  # all but the last attempt fail
+        for seconds in attempts:
+            time.began()
+            clock.advance(seconds)
+        seen.append((time.problem() is None, time.is_doubtful))
+        time.succeeded()
+        seen.append((time.problem() is None, time.is_doubtful))
+
+    slow = [(False, True), (False, True)]
+    assert seen == [(True, True), (True, False), *slow, *slow, (False, True), (True, False)]
 
 
 def test_an_event_loop_that_never_runs_is_a_problem_that_other_threads_see() -> None:
@@ -89,6 +106,7 @@ def test_a_fault_shows_within_five_seconds_and_so_does_its_end() -> None:
     parts = (monitoring.catalog, monitoring.store, monitoring.disks, monitoring.loop_lag)
     assert None not in [each.problem() for each in parts]
     assert settings.probe_timeout_ms + settings.probe_interval_ms / 2 < 5_000
+    assert settings.heartbeat_interval_ms + settings.unready_heartbeat_ms < 5_000
 
 
 def test_what_is_not_live_is_not_ready_either() -> None:
