@@ -74,7 +74,7 @@ class Baseline(NamedTuple):
         lines = _statement(ROOT / mutant.module, mutant.line)
         found = {test for line in lines for test in by_line.get(line, ())}
         # Any test may depend on the default of a parameter or field, or execute machine code.
-        if found == {""} or _name(mutant.module).startswith(_KERNELS):
+        if found == {""} or _is_compiled(mutant.module):
             found = set(self.seconds)
         return sorted(found & set(self.seconds), key=lambda test: (self.seconds[test], test))
 
@@ -187,7 +187,7 @@ def _judge(mutant: Mutant, tests: Collection[str], processor_seconds: float) -> 
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 10))
     name = _name(mutant.module)
     _forget([mutant.module])
-    if name.startswith(_KERNELS):
+    if _is_compiled(mutant.module):
         _separate_compiled_kernels(mutant)
     sys.meta_path.insert(0, _Finder(name, ROOT / mutant.module, mutant.code))
     importlib.import_module(name)
@@ -215,6 +215,11 @@ def _graph() -> grimp.ImportGraph:
 
 def _name(module: str) -> str:
     return module.removesuffix(".py").replace("/", ".")
+
+
+def _is_compiled(module: str) -> bool:
+    """Return True if numba compiles functions or constants of a module; some are outside of the kernels."""
+    return _name(module).startswith(_KERNELS) or "@njit" in (ROOT / module).read_text()
 
 
 def _separate_compiled_kernels(mutant: Mutant) -> None:
