@@ -217,6 +217,8 @@ FORGED: dict[str, tuple[list[Block], str]] = {
     "a footer with too many records": (_patched(SECTION_FOOTER, 16, I64.pack(99)), "99 records at offsets"),
     "records without DATA": (_patched(SECTION_FOOTER, 16, I64.pack(9), 1), "9 records in a section without"),
     "batches without DATA": (_patched(SECTION_FOOTER, 24, I64.pack(9), 1), "9 batches in 0 bytes"),
+    "DATA without batches": (_patched(SECTION_FOOTER, 24, I64.pack(0)), "0 batches in [1-9]"),
+    "a negative number of batches": (_patched(SECTION_FOOTER, 24, I64.pack(-1), 1), "-1 batches in 0 bytes"),
     "holes that do not add up": (_patched(SECTION_FOOTER, 16, I64.pack(11)), "11 records and 4 holes"),
     "a malformed bitmap": (_changed(HOLES, lambda p: p[:-1]), "bitmap of holes is malformed"),
     "a negative partition": (_patched(SECTION_HEADER, 16, b"\xff"), "partition -16777216 is negative"),

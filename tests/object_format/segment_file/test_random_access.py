@@ -141,6 +141,7 @@ def test_size_and_id_must_match_the_file() -> None:
         (1, 24, FIRST.position + 200, "are not inside their section"),
         (0, 88, 9, "offsets run from 9"),
         (0, 104, 99, "99 records"),
+        (1, 104, 1, "1 records in a section without DATA"),
         (1, 0, 0, "not in ascending order"),
         (1, 16, 1 << 32, "not in ascending order"),
         (1, 16, -1 << 32, "partition -1 is negative"),

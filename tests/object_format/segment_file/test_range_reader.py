@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from itertools import pairwise
 
 import pytest
@@ -19,6 +20,8 @@ from object_format.segment_file import (
     SegmentKind,
     checksum,
 )
+from object_format.segment_file.layout import MAGIC, SECTION_START_LENGTH
+from tests.object_format.segment_file.forging import OPTIONAL, SECTION_HEADER, Block, join, split
 from tests.object_format.segment_file.samples import CREATED_MS, FILE_ID, TOPIC, WRITER_ID, make_batch
 
 KEY = (TOPIC, 1)
@@ -156,6 +159,55 @@ def test_damage_is_detected() -> None:
         section.read(section.start + 1, section.end, damaged(second + 18))
 
 
+def test_peeked_bytes_stay_in_the_stream() -> None:
+    """They end at a position of the file, or with the file."""
+    section = Section([b"a" * 40])
+    reader = section.reader(section.start)
+
+    assert reader.peek_to(section.start + 50) == section.data[section.start : section.start + 50]
+    assert reader.peek_to(len(section.data) + 1) == section.data[section.start :]
+    assert [bytes(block.payload) for block in reader.blocks(section.end)] == [
+        make_batch(0, 1, body=b"a" * 40)
+    ]
+
+
+def test_the_header_directly_before_data_must_be_that_of_the_section() -> None:
+    """A reader that starts after the first byte of the header has not read it."""
+    section = Section([b"a" * 40])
+    start = section.start - SECTION_START_LENGTH
+    for position in (0, start):
+        section.reader(position).skip_to_data(section.start)
+        reader = section.reader(position)
+        reader.enter((TOPIC, 2), section.end)
+        with pytest.raises(CorruptSegmentError, match=f"section {TOPIC}/1 begins here") as caught:
+            reader.skip_to_data(section.start)
+        assert caught.value.position == start
+    reader = section.reader(start + 1)
+    reader.enter((TOPIC, 2), section.end)
+    reader.skip_to_data(section.start)
+    assert reader.position == section.start
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_bytes_before_data_that_are_no_section_header_are_skipped(*, is_moved: bool) -> None:
+    """They end a batch with the header of another place, or are an optional block of a later version."""
+    section = Section([b"a" * 40])
+    blocks = split(section.data)
+    other = struct.pack(">16siI", TOPIC.bytes, 2, 0)
+    if is_moved:
+        header = join([blocks[0]._replace(kind=SECTION_HEADER, payload=other)])[len(MAGIC) :]
+        data = join([*blocks[:2], blocks[2]._replace(payload=blocks[2].payload + header), *blocks[2:]])
+    else:
+        data = join([*blocks[:2], Block(200, OPTIONAL, other), *blocks[2:]])
+    start = len(join(blocks[:2])) + len(data) - len(section.data)
+    reader = section.reader(0, data)
+    reader.enter(KEY, start + section.end - section.start)
+
+    reader.skip_to_data(start)
+
+    assert [bytes(block.payload) for block in reader.blocks(len(data))] == [blocks[2].payload]
+
+
 def test_a_truncated_file_is_detected() -> None:
     section = Section([b"a" * 40, b"b" * 40])
 
@@ -163,5 +215,9 @@ def test_a_truncated_file_is_detected() -> None:
         section.read(section.start, section.end, section.data[: section.end - 1])
     with pytest.raises(CorruptSegmentError, match="ends before"):
         section.reader(0, section.data[:9]).skip_to(section.start)
+    for end in (section.start - SECTION_START_LENGTH + 1, section.start - 1):
+        with pytest.raises(CorruptSegmentError, match="ends before") as caught:
+            section.reader(0, section.data[:end]).skip_to_data(section.start)
+        assert caught.value.position == end
     with pytest.raises(InvalidInputError, match="after byte"):
         section.reader(section.start).skip_to(section.start - 1)
