@@ -37,7 +37,10 @@ def test_both_kinds_of_containers_are_written() -> None:
         assert bitmap_of(values) == BitMap64(range(2**33, 2**33 + count))
 
 
-@given(st.sets(st.integers(0, 2**62)), st.integers(0, 2**62), st.integers(0, 2**62))
+NEAR_OR_FAR = st.sampled_from([0, 1, 2**20 - 1, 2**20, 2**20 + 1, 2**33, 2**62]) | st.integers(0, 2**62)
+
+
+@given(st.sets(NEAR_OR_FAR), NEAR_OR_FAR, NEAR_OR_FAR)
 def test_values_between_returns_the_values_of_the_range(values: set[int], one: int, other: int) -> None:
     first, last = sorted((one, other))
     found = values_between(BitMap64(values), first, last)
@@ -101,3 +104,16 @@ def test_lookups_of_ascending_ranges_are_linear(gap: int) -> None:
 
     assert cost(2000) <= 2 * 2000 + 100
     assert cost(4000) <= 2 * cost(2000) + 10
+
+
+def test_ranges_near_each_other_cost_one_lookup() -> None:
+    """The window has the values behind the first range, too."""
+
+    def cost(ranges: int) -> int:
+        bitmap = CountingBitmap(range(100_000))
+        window = SetWindow(OffsetSet.of(bitmap))
+        for first in range(0, 100 * ranges, 100):
+            assert window.between(first, first + 99).tolist() == list(range(first, first + 100))
+        return bitmap.look_ups
+
+    assert cost(1000) == cost(1)
