@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from agent.cluster.catalog_epoch import CatalogEpoch
 from agent.cluster.session import Session
-from agent.runtime.health import CallHealth
+from agent.runtime.health import CallHealth, CallTime
 from agent.runtime.metrics import AgentMetrics
 from agent.runtime.retry import RetryPolicy
 from agent.settings import AgentSettings
@@ -146,6 +146,7 @@ class SimulatedAgent:
             silent_ms=AGENT.broker_silent_ms,
             epoch=CatalogEpoch(),
             health=health,
+            heartbeat_time=CallTime(env.clock, limit_seconds=60),
             on_excluded=lambda _: None,
         )
         self.write_path = WritePath(

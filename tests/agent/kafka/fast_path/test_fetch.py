@@ -131,7 +131,7 @@ def _start_switchable(
     long_waits = {"max_wait_ms": 600_000, "poll_interval_ms": 600_000}
     broker = start_broker(flush_interval_ms=1, **cached, **long_waits, **changes)
     # Otherwise the first notification of other agents would clear its caches.
-    broker.agent.data.commit_notifier._on_commits = lambda changes: None  # type: ignore[method-assign]  # noqa: ARG005
+    broker.agent.data.commit_notifier._on_commits = lambda changed: None  # type: ignore[method-assign]  # noqa: ARG005
     fast_path = _SwitchableFastPath()
     broker.agent.kafka.server._dispatcher._fast_paths[_FETCH] = fast_path  # type: ignore[union-attr]
     return broker, fast_path
