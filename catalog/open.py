@@ -83,7 +83,7 @@ class Catalog:
         self.clock: Clock = CatalogClock(database, clock)
         self.store_binding = StoreBindingRepository(database)
         self.incarnations = Incarnations(database)
-        self.garbage = Garbage(database)
+        self.garbage = Garbage(database, self.incarnations)
         self.topics = Topics(database, ids, self.incarnations)
         self.topic_history = TopicHistory(database)
         self.extents = Extents(database)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
+    from catalog.lifecycle.incarnation import Incarnations
 
 _SQL = load_queries("garbage")
 MAX_REMOVED: Final = 5000
@@ -55,8 +56,9 @@ class FileRemoval(NamedTuple):
 class Garbage:
     """Dead files and deleted topics; part of `Catalog`, thread-safe."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, incarnations: Incarnations) -> None:
         self._database = database
+        self._incarnations = incarnations
 
     def dead_files(
         self, before_ms: int, limit: int, *, after: CatalogFile | None = None
@@ -110,9 +112,13 @@ class Garbage:
         The result is 0 once there is nothing to remove. Concurrent callers work on different topics. A topic
         can be undeleted until the first removal. The first one of a local topic only marks it as purged, and
         the others follow after `LOCAL_TOPIC_KEPT_MS`.
+
+        A failover may have lost the undeletion of a topic. So no removal begins while a session is unsettled,
+        and the delay begins again with each epoch. CatalogReplacedError: the next epoch has not begun yet.
         """
 
         def work(transaction: Transaction) -> int:
+            self._incarnations.check(transaction)
             now_ms = transaction.now_ms()
             params = {"before_ms": now_ms - delay_ms, "local_before_ms": now_ms - LOCAL_TOPIC_KEPT_MS}
             topics = transaction.rows(_SQL["pick_deleted_topic"], params)

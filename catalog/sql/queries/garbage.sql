@@ -1,8 +1,15 @@
 -- name: pick_deleted_topic
 -- Lock one topic that was deleted before a time and still has rows; skip topics that another transaction has
 -- locked. A local topic stays for a time after it was marked as purged: its agents have to learn that.
+-- A failover may have lost the undeletion of a topic that is not marked yet. Its agents bring it back before their
+-- sessions are settled, or else its operator before the time has passed since the failover.
 SELECT topic_id FROM topics
 WHERE deleted_ms <= %(before_ms)s
+  AND (
+      purged_ms IS NOT NULL
+      OR EXISTS (SELECT FROM catalog_incarnation WHERE started_ms <= %(before_ms)s)
+      AND NOT EXISTS (SELECT FROM sessions WHERE unsettled IS NOT NULL)
+  )
   AND NOT (coalesce(purged_ms > %(local_before_ms)s, false) AND coalesce(config ->> 'storage.mode', 'object') = 'local')
 ORDER BY deleted_ms
 LIMIT 1

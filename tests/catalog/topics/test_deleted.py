@@ -106,6 +106,43 @@ def test_data_is_kept_until_the_delay_ends(scene: Scene, clock: Clock) -> None:
         catalog.topics.deleted.undelete("t")
 
 
+def test_a_failover_begins_the_delay_again(scene: Scene, clock: Clock) -> None:
+    """It may have lost the undeletion, which the operator then has time to repeat."""
+    assert isinstance(clock, ManualClock)
+    catalog = scene.catalog
+    topic = scene.topic("t")
+    scene.commit(topic, run_of(5))
+    catalog.topics.delete("t")
+    catalog.sessions.end(scene.session_id)
+    clock.advance(HOUR_MS / 1000 - 1)
+    catalog.incarnations.declare_restore("a test")
+    clock.advance(HOUR_MS / 1000 - 1)
+    purge(catalog, HOUR_MS)
+    assert catalog.topics.deleted.undelete("t") == topic
+    catalog.topics.delete("t")
+    clock.advance(HOUR_MS / 1000)
+    purge(catalog, HOUR_MS)
+    assert catalog.topics.deleted.list() == []
+
+
+def test_no_removal_begins_before_agents_have_reported_what_a_failover_lost(scene: Scene) -> None:
+    """They may have acknowledged records to an undeleted topic. A removal that has begun is continued."""
+    catalog = scene.catalog
+    begun, topic = scene.topic("begun"), scene.topic("t")
+    for each in (begun, topic):
+        scene.commit(each, run_of(5))
+    catalog.topics.delete("begun")
+    assert catalog.garbage.remove_deleted(limit=1)
+    catalog.topics.delete("t")
+    epoch = catalog.incarnations.declare_restore("a test").epoch
+    purge(catalog)
+    assert [(each.topic.name, each.is_purged) for each in catalog.topics.deleted.list()] == [("t", False)]
+    catalog.lost_commits.report([scene.session_id], [], epoch)
+    catalog.lost_commits.settle([scene.session_id], epoch)
+    purge(catalog)
+    assert catalog.topics.deleted.list() == []
+
+
 def test_a_topic_whose_removal_has_begun_cannot_be_undeleted(scene: Scene) -> None:
     topic = scene.topic_with_extents(3)
     scene.catalog.topics.delete(topic.name)

@@ -416,8 +416,9 @@ def test_gaps_are_removed_with_their_topic_and_expire(
     topics = [scene.topic(name) for name in "tu"]
     keys = [PartitionId(topic.topic_id, 0) for topic in topics]
     file = scene.file({key: [run_of(1, producer=(5, 0, 3))] for key in keys})
-    scene.catalog.incarnations.declare_restore("a test")
+    epoch = scene.catalog.incarnations.declare_restore("a test").epoch
     scene.catalog.commits.readopt(file, acknowledged=True)
+    scene.catalog.lost_commits.settle([scene.session_id], epoch)
     assert len(gaps_of(catalog_url)) == 2
     scene.catalog.topics.delete("t")
     clock.advance(89 * 86_400)
