@@ -104,6 +104,16 @@ class AcknowledgedCommits:
         found.update((topic_id, topic) for topic_id, topic in self._topics.items() if topic_id in wanted)
         return found
 
+    def epochs_of(self, commits: Iterable[AcknowledgedCommit]) -> dict[UUID, int]:
+        """Return the last epoch in which these commits had acknowledged batches of a topic, by topic id."""
+        file_ids = {commit.file_id for commit in commits}
+        found: dict[UUID, int] = {}
+        for entry in self._entries:
+            epoch = entry.commit.epoch
+            if entry.commit.file_id in file_ids and epoch is not None:
+                found |= {each: max(epoch, found.get(each, -1)) for each in entry.topic_ids}
+        return found
+
     def _drop(self) -> None:
         dropped = self._entries.popleft()
         self._sections -= dropped.sections

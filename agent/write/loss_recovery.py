@@ -1,8 +1,9 @@
 """Recovery of an agent when the catalog begins a new incarnation, before its new session writes anything.
 
 1. The agent compares the commits that it acknowledged recently with the catalog, by one query.
-2. It creates topics again that got records by lost commits and whose creation was lost, too
-   (`catalog.topics.lost`). It reports the lost commits only then, so that no agent commits them before.
+2. It creates topics again that got records by lost commits and whose creation was lost, too, and undeletes
+   those whose undeletion was lost (`catalog.topics.lost`). It reports the lost commits only then, so that no
+   agent commits them before.
 3. It waits until the other agents that lived have done so, for 10 s at most: a producer may have moved
    between agents.
 4. With `automatic_readoption` it commits all reported files again, its own and those of other agents, in the
@@ -125,7 +126,7 @@ class LossRecovery:
         return complete
 
     async def _restore_topics(self, lost: Sequence[AcknowledgedCommit], incarnation: Incarnation) -> None:
-        """Create the topics of lost commits again that the catalog lacks, before any agent readopts."""
+        """Create or undelete the topics of lost commits that the catalog lacks, before any agent readopts."""
         found = self._acknowledged.topics_of(lost)
         remembered = [topic for topic in found.values() if topic is not None]
         forgotten = [topic_id for topic_id, topic in found.items() if topic is None]
@@ -136,7 +137,8 @@ class LossRecovery:
             known |= {topic.topic_id: topic for topic in topics}
         changed = [topic for topic in remembered if _is_changed(topic, known.get(topic.topic_id))]
         if changed:
-            restore = partial(self._catalog.topics.lost.restore, changed, incarnation.epoch)
+            epochs = self._acknowledged.epochs_of(lost)
+            restore = partial(self._catalog.topics.lost.restore, changed, incarnation.epoch, epochs)
             _log_topics(await self._pool.run(restore))
         for start in range(0, len(forgotten), _IDS_PER_QUERY):
             some = [PartitionId(topic_id, 0) for topic_id in forgotten[start : start + _IDS_PER_QUERY]]
@@ -285,6 +287,8 @@ def _log_topics(topics: Sequence[RestoredTopic]) -> None:
             log.warning("a topic that the catalog had lost was created again")
         elif each.outcome is Restored.EXTENDED:
             log.warning("partitions that the catalog had lost were added again", name=each.name)
+        elif each.outcome is Restored.UNDELETED:
+            log.warning("a topic whose undeletion the catalog had lost was undeleted again")
         elif each.outcome is Restored.DELETED:
             log.warning(
                 "a topic of lost files is deleted, and its records are rejected",

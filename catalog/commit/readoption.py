@@ -53,10 +53,12 @@ class Readoption(CommitAttempt):
         *,
         refused: Iterable[RefusedRun] = (),
         required_epoch: int | None = None,
+        committed_epoch: int | None = None,
         discards_unknown_topics: bool = False,
     ) -> None:
         super().__init__(transaction, commit, now_ms, evidence)
         self._required_epoch = required_epoch
+        self._committed_epoch = committed_epoch
         self._discards_unknown_topics = discards_unknown_topics
         self._refused: dict[tuple[str, int], set[int]] = {}
         for topic_id, partition, first_offset in refused:
@@ -93,6 +95,7 @@ class Readoption(CommitAttempt):
             missing = find_missing_topics(
                 self._transaction.rows,
                 (PartitionId(each.topic_id, each.partition) for each in sections),
+                committed_epoch=self._committed_epoch,
                 are_absent=True,
             )
             if missing:

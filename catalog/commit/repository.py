@@ -92,6 +92,7 @@ class Commits:
         acknowledged: bool = False,
         refused: Iterable[RefusedRun] = (),
         epoch: int | None = None,
+        committed_epoch: int | None = None,
         discard_unknown_topics: bool = False,
     ) -> tuple[SectionResult, ...]:
         """Commit a file again whose commit was lost, behind the log ends; return the results by section.
@@ -108,7 +109,8 @@ class Commits:
         the catalog does not know becomes so. `lost_commits` records the new offsets. The call may be
         repeated. SessionFencedError: the session may still commit, or was settled. CatalogReplacedError:
         `epoch`, in which the file was found to be lost, has ended. MissingTopicsError: the
-        creation of a topic or of its partitions was lost, too. With `discard_unknown_topics`, their sections
+        creation of a topic or of its partitions was lost, too, or an undeletion: the topic was not deleted
+        after `committed_epoch`, the epoch of the lost commit. With `discard_unknown_topics`, their sections
         are rejected instead.
         """
         check_commit(commit)
@@ -122,6 +124,7 @@ class Commits:
                 self._incarnations.evidence,
                 refused=refused,
                 required_epoch=epoch,
+                committed_epoch=committed_epoch,
                 discards_unknown_topics=discard_unknown_topics,
             )
             outcomes, committed_ms = attempt.run()

@@ -107,9 +107,15 @@ class LostCommits:
         rows = self._database.read("lost_commits.unknown", _SQL["unknown_commits"], params)
         return frozenset(row.file_id for row in rows)
 
-    def missing_topics(self, partitions: Iterable[PartitionId]) -> list[MissingTopic]:
-        """Return the topics of these partitions that have no row, or fewer partitions."""
-        return find_missing_topics(partial(self._database.read, "lost_commits.missing_topics"), partitions)
+    def missing_topics(
+        self, partitions: Iterable[PartitionId], committed_epoch: int | None = None
+    ) -> list[MissingTopic]:
+        """Return the topics of these partitions that have no row, or fewer partitions, or may be undeleted.
+
+        `committed_epoch` is the epoch of the lost commit with these partitions, None if it is not known.
+        """
+        read = partial(self._database.read, "lost_commits.missing_topics")
+        return find_missing_topics(read, partitions, committed_epoch=committed_epoch)
 
     def report(self, sessions: Sequence[UUID], lost: Sequence[AcknowledgedCommit], epoch: int) -> None:
         """Record that the agent of these sessions has compared its commits, and the lost ones.

@@ -1,6 +1,7 @@
-"""Topics and partitions of lost files that the catalog lacks: their creation was lost, too.
+"""Topics and partitions of lost files that the catalog lacks: their creation was lost, too, or an undeletion.
 
-A deleted topic is not one of them, because its row shows that its creation was not lost.
+A lost commit to a deleted topic comes later in the history than an undeletion, which was lost, unless the
+topic was deleted in a later epoch than that of the commit.
 """
 
 from __future__ import annotations
@@ -28,22 +29,27 @@ _SQL = load_queries("missing_topics")
 class MissingTopic:
     """Topic of lost files that has no row, or fewer than the `partition_count` partitions that they need.
 
-    `name` is None if it has no row.
+    `name` is None if it has no row. `is_deleted`: it is deleted, and its undeletion may be lost.
     """
 
     topic_id: UUID
     name: str | None
     partition_count: int
+    is_deleted: bool = False
 
     @property
     def command(self) -> str:
-        """The command by which an operator creates it."""
+        """The command by which an operator creates or undeletes it."""
+        if self.is_deleted:
+            return f"siltstone topics undelete {self.name} --id {self.topic_id}"
         if self.name is None:
             return f"siltstone topics create NAME --partitions {self.partition_count} --id {self.topic_id}"
         return f"siltstone topics add-partitions {self.name} --partitions {self.partition_count}"
 
     @override
     def __str__(self) -> str:
+        if self.is_deleted:
+            return f"topic {self.name!r} is deleted, and its undeletion may be lost"
         if self.name is None:
             return f"the catalog does not know topic {self.topic_id}"
         return f"topic {self.name!r} has fewer than {self.partition_count} partitions"
@@ -53,9 +59,12 @@ def find_missing_topics(
     read: Callable[[Query, Mapping[str, object]], Sequence[Row]],
     partitions: Iterable[PartitionId],
     *,
+    committed_epoch: int | None,
     are_absent: bool = False,
 ) -> list[MissingTopic]:
     """Return the topics that are needed for these partitions, by id; `read` runs a query.
+
+    `committed_epoch` is the epoch of the lost commit with these partitions, None if it is not known.
 
     `are_absent` says that an earlier statement found none of the partitions. So a topic that has them now was
     created meanwhile, and is returned, too.
@@ -68,6 +77,7 @@ def find_missing_topics(
     params = {
         "topic_ids": arrays.uuids(needed),
         "partition_counts": arrays.integers(list(needed.values())),
+        "committed_epoch": committed_epoch,
         "all_living": are_absent,
     }
     return [MissingTopic(**row._asdict()) for row in read(_SQL["missing_topics"], params)]

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from psycopg import errors as pg
 
-from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.errors import InvalidTopicError, TopicExistsError, TopicNotFoundError
 from catalog.rows import topic_from_row
 from catalog.topics.lost import check_no_lost_topics
 from catalog.topics.names import check_topic_name
+from catalog.topics.undeletion import bring_back
 from core.errors import FatalError
 
 if TYPE_CHECKING:
@@ -73,12 +73,7 @@ class DeletedTopics:
 
         def work(transaction: Transaction) -> None:
             check_no_lost_topics(transaction, self._incarnations)
-            params = {
-                "topic_id": topic.topic_id,
-                "name": target,
-                "topic_ids": arrays.uuids([topic.topic_id]),
-                "now_ms": self._database.injected_now_ms,
-            }
+            params = {"topic_id": topic.topic_id}
             rows = transaction.rows(_SQL["lock_deleted"], params)
             if not rows or rows[0].is_purged:
                 raise _purged(name)
@@ -89,17 +84,9 @@ class DeletedTopics:
                 raise _deleted_by_earlier_release(name)
             if transaction.rows(_TOPICS["find_conflicting_topics"], {"names": [target]}):
                 raise _taken(target)
-            transaction.send(_SQL["fence_open_transactions"], params)
-            transaction.send(_SQL["fence_open_local_transactions"], params)
-            transaction.send(_SQL["undelete"], params)
-            transaction.send(_TOPICS["insert_partitions"], params)
-            if transaction.count(_SQL["restore_partitions"], params) != topic.partition_count:
+            now_ms = self._database.injected_now_ms
+            if not bring_back(transaction, topic.topic_id, target, topic.partition_count, now_ms):
                 raise _purged(name)  # an earlier version deleted it, and kept no rows
-            transaction.send(_SQL["restore_leader_epochs"], params)
-            transaction.send(_SQL["abort_open_transactions"], params)
-            transaction.send(_SQL["restore_local_leaders"], params)
-            transaction.send(_SQL["restore_markers"], params)
-            transaction.send(_SQL["forget_deleted_partitions"], params)
 
         try:
             self._database.transact("topics.undelete", work)

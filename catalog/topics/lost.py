@@ -8,6 +8,11 @@ records are not rejected. It gets its name, with two exceptions:
 - Several lost topics had the name, one after the other. The newest one gets it. It had the name at the end of
   the lost history, in which the others were deleted before.
 
+The undeletion of a topic may be lost, too. Then the topic of a lost commit is deleted, in the epoch of that
+commit or in an earlier one: otherwise the commit would be in the history that survived. It is undeleted
+again, under its name or a free one, unless garbage collection has begun to remove it. A topic that was
+deleted in a later epoch stays deleted.
+
 Agents restore the topics that they know, in any order. A topic that may itself be a restored one therefore
 gives its name to a newer lost topic: all of its offsets are of this epoch, and it is older than the epoch.
 """
@@ -28,6 +33,7 @@ from catalog.errors import CatalogReplacedError, CatalogUnavailableError
 from catalog.lifecycle.lost_commits import REPORT_PERIOD_MS
 from catalog.rows import topic_from_row
 from catalog.topics.names import MAX_NAME_LENGTH, collision_key
+from catalog.topics.undeletion import bring_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -51,6 +57,7 @@ class Restored(Enum):
     CREATED = auto()
     RENAMED = auto()  # created, or already created before, under another name than its own
     EXTENDED = auto()  # it existed, and got the partitions that it lacked
+    UNDELETED = auto()  # its undeletion was lost
     DELETED = auto()  # in the history that survived
 
 
@@ -74,8 +81,12 @@ class LostTopics:
         self._database = database
         self._incarnations = incarnations
 
-    def restore(self, topics: Sequence[Topic], epoch: int) -> list[RestoredTopic]:
-        """Create topics again, or the partitions that they lack.
+    def restore(
+        self, topics: Sequence[Topic], epoch: int, committed_epochs: Mapping[UUID, int] | None = None
+    ) -> list[RestoredTopic]:
+        """Create topics again, or the partitions that they lack, or undelete them.
+
+        `committed_epochs` has the last epoch in which a lost commit to a topic was made, by topic id.
 
         Return what changed, and the topics that are deleted or have another name: an earlier call may have
         renamed them, and its result was lost. Of two topics that were created at the same time, the later one
@@ -85,18 +96,30 @@ class LostTopics:
         newest_first = sorted(topics, key=lambda topic: topic.created_ms)[::-1]
         done: list[RestoredTopic] = []
         for some in _portions(newest_first):
-            work = partial(self._restore, topics=some, epoch=epoch)
+            work = partial(self._restore, topics=some, epoch=epoch, committed_epochs=committed_epochs or {})
             done += self._database.transact("topics.restore", work)
         return done
 
     def _restore(
-        self, transaction: Transaction, *, topics: Sequence[Topic], epoch: int
+        self,
+        transaction: Transaction,
+        *,
+        topics: Sequence[Topic],
+        epoch: int,
+        committed_epochs: Mapping[UUID, int],
     ) -> list[RestoredTopic]:
         self._incarnations.require(transaction, epoch)
         params = _columns(topics)
         transaction.send(_SQL["lock_restoration"])
         known = {row.topic_id: row for row in transaction.rows(_SQL["lock_topics"], params)}
         done = self._create(transaction, [topic for topic in topics if topic.topic_id not in known])
+        for topic in topics:
+            row = known.get(topic.topic_id)
+            if row is None or not row.can_be_undeleted:
+                continue
+            if row.deleted_epoch <= committed_epochs.get(topic.topic_id, -1):
+                done.append(self._undelete(transaction, topic, row))
+                del known[topic.topic_id]
         transaction.send(_SQL["raise_partition_counts"], params)
         transaction.send(_TOPICS["insert_partitions"], params)
         return done + _changes_of_known(transaction, topics, known)
@@ -132,6 +155,14 @@ class LostTopics:
             ),
         ]
 
+    def _undelete(self, transaction: Transaction, topic: Topic, row: Row) -> RestoredTopic:
+        """Undelete a topic under its name, or under a free one if another topic has it."""
+        namesake = _holders(transaction, [topic]).get(collision_key(topic.name))
+        name = topic.name if namesake is None else _first_free_name(transaction, topic)
+        bring_back(transaction, topic.topic_id, name, row.partition_count, self._database.injected_now_ms)
+        outcome = Restored.UNDELETED if namesake is None else Restored.RENAMED
+        return RestoredTopic(topic=topic, outcome=outcome, name=name, namesake=namesake)
+
     def _release_names(self, transaction: Transaction, topics: Sequence[Topic]) -> dict[Topic, str]:
         """Rename older topics that may be lost ones and have the names of these; return their new names."""
         moved: dict[Topic, str] = {}
@@ -139,11 +170,7 @@ class LostTopics:
             if not row.may_be_restored or row.created_ms >= topics[row.number - 1].created_ms:
                 continue
             topic = topic_from_row(row)
-            moved[topic] = next(
-                name
-                for name in _free_names(topic)
-                if not transaction.rows(_TOPICS["find_conflicting_topics"], {"names": [name]})
-            )
+            moved[topic] = _first_free_name(transaction, topic)
             transaction.send(_SQL["rename_topic"], {"topic_id": topic.topic_id, "name": moved[topic]})
         return moved
 
@@ -176,15 +203,20 @@ def _changes_of_known(
     ]
 
 
+def require_current_history(transaction: Transaction, incarnations: Incarnations) -> None:
+    """Raise CatalogUnavailableError while the server continues on another history than the recorded one."""
+    try:
+        incarnations.check(transaction)
+    except CatalogReplacedError as error:
+        raise _names_are_protected(error.message) from error
+
+
 def check_no_lost_topics(transaction: Transaction, incarnations: Incarnations) -> None:
     """Raise CatalogUnavailableError while agents may create topics again that the catalog has lost.
 
     No other topic may take the name of a lost one, for which clients ask as soon as it is missing.
     """
-    try:
-        incarnations.check(transaction)
-    except CatalogReplacedError as error:
-        raise _names_are_protected(error.message) from error
+    require_current_history(transaction, incarnations)
     since_ms = transaction.now_ms() - REPORT_PERIOD_MS
     if transaction.rows(_SQL["awaits_reports"], {"since_ms": since_ms})[0].awaits:
         raise _names_are_protected("agents have not reported yet which topics a failover has lost")
@@ -192,7 +224,7 @@ def check_no_lost_topics(transaction: Transaction, incarnations: Incarnations) -
 
 def _names_are_protected(reason: str) -> CatalogUnavailableError:
     return CatalogUnavailableError(
-        f"no topic is created now: {reason}",
+        f"no topic is created or deleted now: {reason}",
         remedy=f"try again in 10 s; this lasts at most {REPORT_PERIOD_MS // 1000} s from the failover",
         retry_after_seconds=1.0,
     )
@@ -246,6 +278,15 @@ def _free_names(topic: Topic) -> Iterator[str]:
         digits = topic.topic_id.hex[: None if number else _ID_DIGITS]
         suffix = f"-{digits}-{number}" if number > 1 else f"-{digits}"
         yield topic.name[: MAX_NAME_LENGTH - len(suffix)] + suffix
+
+
+def _first_free_name(transaction: Transaction, topic: Topic) -> str:
+    """Return a name for a topic whose own name is taken; no other topic has it now."""
+    return next(
+        name
+        for name in _free_names(topic)
+        if not transaction.rows(_TOPICS["find_conflicting_topics"], {"names": [name]})
+    )
 
 
 def _holders(transaction: Transaction, topics: Sequence[Topic]) -> dict[str, Topic]:

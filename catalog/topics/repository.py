@@ -20,7 +20,7 @@ from catalog.errors import (
 from catalog.model import PartitionId
 from catalog.rows import state_from_row, topic_from_row
 from catalog.topics.deleted import DeletedTopics
-from catalog.topics.lost import LostTopics, check_no_lost_topics
+from catalog.topics.lost import LostTopics, check_no_lost_topics, require_current_history
 from catalog.topics.names import check_partition_count, check_topic_id, check_topic_name
 from core.errors import SiltstoneError
 
@@ -228,6 +228,9 @@ class Topics:
         With `topic_id`, TopicNotFoundError is raised if the topic of that name has another id. From then on
         the name is free and commits to the topic are rejected. Garbage collection removes the data later, and
         until then `deleted.undelete` brings the topic back.
+
+        After a failover, the next epoch begins first: otherwise the deletion would seem to be one of the
+        history before (`catalog.topics.lost`). CatalogUnavailableError: the catalog fails over meanwhile.
         """
         found = self.get(name).topic_id
         if topic_id not in {None, found}:
@@ -235,6 +238,7 @@ class Topics:
         params = {"topic_id": found}
 
         def work(transaction: Transaction) -> None:
+            require_current_history(transaction, self._incarnations)
             deleted = {**params, "now_ms": transaction.now_ms()}
             transaction.send(_SQL["mark_topic_deleted"], deleted)
             transaction.send(_SQL["lock_topic_partitions"], params)
@@ -244,6 +248,7 @@ class Topics:
             transaction.send(_SQL["keep_deleted_partitions"], params)
             transaction.send(_SQL["delete_partitions"], params)
 
+        self._incarnations.ensure()
         self._database.transact("topics.delete", work)
         return found
 

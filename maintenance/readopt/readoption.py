@@ -40,8 +40,8 @@ def readopt_file(
     Raises SessionFencedError if its session may still commit it, or garbage collection may delete it, and
     UnsupportedFormatError if the file needs a newer Siltstone, for which it then waits. CatalogReplacedError:
     `epoch`, in which the file was found to be lost, has ended. MissingTopicsError:
-    the catalog lacks a topic of the file, or its partition. With `discard_unknown_topics`, their records are
-    rejected instead, which is final.
+    the catalog lacks a topic of the file, or its partition, or may have lost its undeletion. With
+    `discard_unknown_topics`, their records are rejected instead, which is final.
     """
     try:
         commit = read(lost)
@@ -58,6 +58,7 @@ def readopt_file(
         acknowledged=bool(lost.acknowledged),
         refused=lost.refused,
         epoch=epoch,
+        committed_epoch=lost.committed_epoch,
         discard_unknown_topics=discard_unknown_topics,
     )
     return _readopted(lost, commit, results)

@@ -45,9 +45,10 @@ def readopt(
 ) -> ReadoptReport:
     """Find the lost files, and with `apply` commit them again; then settle their sessions.
 
-    A file waits while the catalog lacks one of its topics, or a partition. With `discard_unknown_topics`, the
-    records of these are rejected instead. Files that could not be read are tried again. The session of one
-    that was acknowledged is not settled, as long as its object exists.
+    A file waits while the catalog lacks one of its topics, or a partition, or may have lost the undeletion of
+    a topic. With `discard_unknown_topics`, the records of these are rejected instead. Files that could not be
+    read are tried again. The session of one that was acknowledged is not settled, as long as its object
+    exists.
 
     With `acknowledged_only`, files that no agent reported as acknowledged become garbage. `on_progress` gets
     the numbers of files that are done and of all files. If a file needs a newer Siltstone, settle nothing and
@@ -145,5 +146,5 @@ def _examine(
         Outcome.WAITING,
         sections=len(sections),
         records=sum(section.record_count for section in sections),
-        missing_topics=tuple(catalog.lost_commits.missing_topics(partitions)),
+        missing_topics=tuple(catalog.lost_commits.missing_topics(partitions, lost.committed_epoch)),
     )

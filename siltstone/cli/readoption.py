@@ -106,13 +106,13 @@ def _print_missing_topics(report: ReadoptReport) -> None:
     if report.applied:
         waiting = report.counts.get(Outcome.WAITING.value, 0)
         console.print(
-            f"Left {count(waiting, 'file')}, because the catalog lacks topics or partitions. Create them, "
-            "then run siltstone fsck --readopt --apply again:"
+            f"Left {count(waiting, 'file')}, because the catalog lacks topics or partitions. Create or "
+            "undelete them, then run siltstone fsck --readopt --apply again:"
         )
     else:
         console.print(
             "The catalog lacks topics or partitions of these files, and --apply leaves such files. "
-            "Create them first:"
+            "Create or undelete them first:"
         )
     for topic in report.missing_topics.values():
         print_whole(console, f"  {topic.command}")

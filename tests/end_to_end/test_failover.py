@@ -6,7 +6,7 @@ import shutil
 import threading
 import time
 from collections import defaultdict
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -161,14 +161,21 @@ class Cluster:
         return found
 
 
+@contextmanager
+def open_cluster(pair: PostgresPair, directory: Path) -> Iterator[Cluster]:
+    """Open a cluster with an empty topic and no agent."""
+    with ExitStack() as stack:
+        clock = SystemClock()
+        store = FaultyStore(LocalStore(directory / "objects", SystemIds(clock)))
+        cluster = Cluster(pair, store, stack)
+        cluster.catalog.topics.create(_TOPIC, _PARTITIONS, {})
+        yield cluster
+
+
 @pytest.fixture
 def cluster(postgres_pair: PostgresPair, tmp_path: Path) -> Iterator[Cluster]:
     """Return a cluster with an empty topic and no agent."""
-    with ExitStack() as stack:
-        clock = SystemClock()
-        store = FaultyStore(LocalStore(tmp_path / "objects", SystemIds(clock)))
-        cluster = Cluster(postgres_pair, store, stack)
-        cluster.catalog.topics.create(_TOPIC, _PARTITIONS, {})
+    with open_cluster(postgres_pair, tmp_path) as cluster:
         yield cluster
 
 

@@ -7,12 +7,20 @@ SELECT EXISTS (SELECT FROM sessions WHERE unsettled = 'unverified' AND closed_ms
 SELECT pg_advisory_xact_lock(hashtextextended('siltstone: restoration of lost topics', 0));
 
 -- name: lock_topics
--- Lock topics, so that none is deleted meanwhile; unknown ones are left out.
-SELECT topic_id, name, partition_count, deleted_ms IS NOT NULL AS is_deleted
+-- Lock topics, so that none is deleted meanwhile; unknown ones are left out. An earlier release did not record the
+-- epoch of a deletion: it counts as older than every commit.
+SELECT topic_id, name, partition_count, deleted_ms IS NOT NULL AS is_deleted,
+       deleted_ms IS NOT NULL AND purged_ms IS NULL AND kept.partitions = partition_count AS can_be_undeleted,
+       kept.deleted_epoch
 FROM topics
+CROSS JOIN LATERAL (
+    SELECT count(*) AS partitions, coalesce(max((d.state ->> 'deleted_epoch')::integer), -1) AS deleted_epoch
+    FROM deleted_partitions AS d
+    WHERE d.topic_id = topics.topic_id
+) AS kept
 WHERE topic_id = ANY(%(topic_ids)s::uuid[])
 ORDER BY topic_id
-FOR UPDATE;
+FOR UPDATE OF topics;
 
 -- name: lock_namesakes
 -- Lock the topics whose names equal the given ones, or differ only by '.' and '_'; `number` is the ordinal (from 1) of

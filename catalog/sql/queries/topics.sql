@@ -108,9 +108,11 @@ FOR UPDATE;
 -- name: keep_deleted_partitions
 -- Keep the rows of a deleted topic's partitions, so that it can be undeleted, and the producer id, epoch and first
 -- offset of each open transaction. Of a local partition, keep the leader, and the transactions that are open in its
--- log: ongoing ones, and those with a pending marker.
+-- log: ongoing ones, and those with a pending marker. Keep the epoch of the deletion, too.
 INSERT INTO deleted_partitions (topic_id, partition, state, leader_epochs)
-SELECT topic_id, partition, to_jsonb(p) || jsonb_build_object('open_transactions', (
+SELECT topic_id, partition, to_jsonb(p) || jsonb_build_object('deleted_epoch', (
+    SELECT i.epoch FROM catalog_incarnation AS i
+), 'open_transactions', (
     SELECT coalesce(jsonb_agg(jsonb_build_array(t.producer_id, i.producer_epoch, t.first_offset)), '[]')
     FROM transaction_partitions AS t JOIN transactional_ids AS i USING (producer_id)
     WHERE t.topic_id = p.topic_id AND t.partition = p.partition AND t.first_offset IS NOT NULL

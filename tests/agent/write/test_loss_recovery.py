@@ -327,9 +327,9 @@ def test_records_of_deleted_topics_are_not_counted(world: World) -> None:
     kept, topic = (world.catalog.topics.create(name, 1, {}) for name in ("kept", "deleted"))
     agent.write(kept, 0)
     agent.write(topic, 0)
-    world.catalog.topics.delete("deleted")
     world.lose_commits()
     world.begin_epoch()
+    world.catalog.topics.delete("deleted")
     with capture_logs() as logs:
         recover_all([agent])
     assert agent.readopted() == [2, _RECORDS]
@@ -572,13 +572,31 @@ def test_a_deleted_topic_is_not_created_again(world: World) -> None:
     agent = world.agent()
     topic = world.catalog.topics.create("t", 1, {})
     agent.write(topic, 0)
-    world.catalog.topics.delete("t")
     world.lose_commits()
     world.begin_epoch()
+    world.catalog.topics.delete("t")
     recover_all([agent])
     assert not world.catalog.topics.list()
     assert not world.catalog.topics.states([PartitionId(topic.topic_id, 0)])
     assert [each.topic.topic_id for each in world.catalog.topics.deleted.list()] == [topic.topic_id]
+
+
+def test_a_topic_whose_undeletion_was_lost_is_undeleted_again(world: World) -> None:
+    """The commits come after it: they would have survived with the deletion otherwise."""
+    agents = [world.agent() for _ in range(2)]
+    topic = world.catalog.topics.create("t", 1, {})
+    for number, agent in enumerate(agents):
+        agent.write(topic, number * _RECORDS)
+    world.catalog.topics.delete("t")
+    world.lose_commits()
+    world.begin_epoch()
+    with capture_logs() as logs:
+        recover_all(agents)
+    assert world.log(topic) == [0, _RECORDS]
+    assert world.names() == {"t": topic.topic_id}
+    (undeleted,) = [each for each in logs if "undeleted again" in each["event"]]
+    assert (undeleted["log_level"], undeleted["topic"]) == ("warning", "t")
+    assert not [each for each in logs if "were rejected" in each["event"]]
 
 
 def test_a_file_of_a_topic_that_no_agent_remembers_waits(
@@ -612,9 +630,9 @@ def test_records_of_deleted_topics_in_lost_files_are_reported(world: World) -> N
     agent = world.agent()
     topic = world.catalog.topics.create("t", 1, {})
     agent.write(topic, 0)
-    world.catalog.topics.delete("t")
     world.lose_commits()
     world.begin_epoch()
+    world.catalog.topics.delete("t")
     with capture_logs() as logs:
         recover_all([agent])
     (deleted,) = [each for each in logs if "is deleted" in each["event"]]

@@ -188,6 +188,66 @@ def test_a_topic_that_is_deleted_meanwhile_gets_no_partitions(catalog: Catalog, 
         assert [each.outcome for each in restored] == [Restored.DELETED]
 
 
+def test_a_topic_whose_undeletion_was_lost_is_undeleted(scene: Scene) -> None:
+    """A lost commit in the epoch of the deletion, or in a later one, comes after an undeletion."""
+    catalog = scene.catalog
+    topic = scene.topic("t", partitions=2)
+    scene.commit(topic, run_of(3))
+    catalog.topics.delete("t")
+    first = catalog.incarnations.current().epoch
+    epoch = catalog.incarnations.declare_restore("a test").epoch
+    more = replace(topic, partition_count=3)
+
+    def undelete(committed_epochs: dict[UUID, int]) -> list[tuple[Restored, str]]:
+        done = catalog.topics.lost.restore([more], epoch, committed_epochs)
+        return [(each.outcome, each.name) for each in done]
+
+    assert undelete({}) == [(Restored.DELETED, "t")]
+    assert undelete({topic.topic_id: first}) == [(Restored.UNDELETED, "t")]
+    assert undelete({topic.topic_id: first}) == []
+    assert catalog.topics.get("t").partition_count == 3
+    states = catalog.topics.partitions(topic.topic_id)
+    assert [state.high_watermark for state in states] == [3, 0, 0]
+
+
+def test_a_topic_that_was_deleted_in_the_history_that_survived_stays_deleted(scene: Scene) -> None:
+    """A commit of the history before that a failover has lost does not bring it back."""
+    catalog = scene.catalog
+    topic = scene.topic("t")
+    first = catalog.incarnations.current().epoch
+    epoch = catalog.incarnations.declare_restore("a test").epoch
+    catalog.topics.delete("t")
+    (done,) = catalog.topics.lost.restore([topic], epoch, {topic.topic_id: first})
+    assert done.outcome is Restored.DELETED
+    assert catalog.topics.list() == []
+
+
+def test_a_topic_whose_undeletion_was_lost_leaves_its_name_to_another_one(scene: Scene) -> None:
+    catalog = scene.catalog
+    topic = scene.topic("t.t")
+    catalog.topics.delete("t.t")
+    other = scene.topic("t_t")
+    epoch = catalog.incarnations.declare_restore("a test").epoch
+    (done,) = catalog.topics.lost.restore([topic], epoch, {topic.topic_id: 0})
+    assert (done.outcome, done.namesake) == (Restored.RENAMED, other)
+    assert names(catalog) == {"t_t": other.topic_id, done.name: topic.topic_id}
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_topic_that_cannot_be_undeleted_does_not_hold_up_its_agent(
+    scene: Scene, catalog_url: str, *, is_kept: bool
+) -> None:
+    """Its removal has begun, or an earlier release deleted it, which kept no rows of its partitions."""
+    catalog = scene.catalog
+    topic = scene.topic("t")
+    catalog.topics.delete("t")
+    with psycopg.connect(catalog_url, options="-c search_path=siltstone") as connection:
+        connection.execute("UPDATE topics SET purged_ms = 1" if is_kept else "DELETE FROM deleted_partitions")
+    epoch = catalog.incarnations.declare_restore("a test").epoch
+    (done,) = catalog.topics.lost.restore([topic], epoch, {topic.topic_id: 0})
+    assert done.outcome is Restored.DELETED
+
+
 def test_names_are_protected_as_long_as_gaps(scene: Scene, clock: ManualClock) -> None:
     """An undeleted topic takes a name, too. The operator reads how long this lasts."""
     catalog = scene.catalog

@@ -113,12 +113,53 @@ def test_a_deleted_topic_is_not_missing(world: World) -> None:
     agent = world.agent()
     topic = world.catalog.topics.create("t", 1, {})
     agent.write(topic, 0)
-    world.catalog.topics.delete("t")
     world.lose_commits()
     world.begin_epoch()
+    world.catalog.topics.delete("t")
     assert missing(readopt(world.catalog, world.store)) == []
     done = readopt(world.catalog, world.store, apply=True)
     assert (done.counts, done.rejected) == ({"readopted": 1}, 3)
+
+
+def test_a_file_of_a_deleted_topic_waits_while_its_undeletion_may_be_lost(world: World) -> None:
+    """Its agent died, so it is not known when the file was committed. The operator decides."""
+    agent = world.agent()
+    topic = world.catalog.topics.create("t", 1, {})
+    agent.write(topic, 0)
+    world.catalog.topics.delete("t")
+    world.lose_commits()
+    world.begin_epoch()
+    command = f"siltstone topics undelete t --id {topic.topic_id}"
+    for apply in (False, True):
+        report = readopt(world.catalog, world.store, apply=apply)
+        assert (report.counts, missing(report)) == ({"waiting": 1}, [command])
+    assert world.catalog.garbage.remove_deleted() == 0
+    world.catalog.topics.deleted.undelete("t", topic_id=topic.topic_id)
+    done = readopt(world.catalog, world.store, apply=True)
+    assert (done.counts, done.rejected) == ({"readopted": 1}, 0)
+    assert world.log(topic) == [0]
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_the_epoch_of_a_lost_commit_decides_whether_its_topic_was_undeleted(
+    world: World, *, is_later: bool
+) -> None:
+    """An agent has reported it. It was deleted before, and the undeletion was lost; or later."""
+    agent = world.agent()
+    topic = world.catalog.topics.create("t", 1, {})
+    agent.write(topic, 0)
+    (commit,) = agent.acknowledged.recent()
+    if not is_later:
+        world.catalog.topics.delete("t")
+    world.lose_commits()
+    world.begin_epoch()
+    if is_later:
+        world.catalog.topics.delete("t")
+        world.begin_epoch()
+    epoch = world.catalog.incarnations.current().epoch
+    world.catalog.lost_commits.report([], [commit], epoch)
+    report = readopt(world.catalog, world.store, apply=True)
+    assert report.counts == {"readopted" if is_later else "waiting": 1}
 
 
 def test_the_error_names_what_to_do(world: World) -> None:
