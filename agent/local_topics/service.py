@@ -96,6 +96,11 @@ class LocalLogService:
         self._appends = AppendRouter(write_path)
         return self._appends
 
+    def undelete_lost(self) -> None:
+        """Undelete the topics of open logs whose undeletion a failover has lost. Blocks."""
+        if self.storage is not None:
+            self.storage.undelete_lost()
+
     async def open(self) -> int:
         """Open the local logs; return the node id, which used disks have stored."""
         root = self._settings.local_root
@@ -121,6 +126,7 @@ class LocalLogService:
                 StorageIdentity(cluster_id=str(cluster_id), node_id=known),
                 topics=self._catalog.topics,
                 deletions=self._catalog.deletions,
+                lost=self._catalog.topics.lost,
                 leaders=self._catalog.local_leaders,
                 clock=self._clock,
                 ids=self._ids,

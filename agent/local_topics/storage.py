@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from agent.local_tier_settings import LocalTierSettings
 from agent.local_topics.log_config import log_config_of
+from agent.write.loss_recovery import log_restored_topics
 from catalog.lifecycle.deletions import TopicAbsence
 from catalog.model import PartitionId
 from catalog.topics.local_leaders import UNASSIGNED
@@ -38,11 +39,12 @@ from local_tier.scheduler import BackgroundScheduler
 from local_tier.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
     from uuid import UUID
 
     from catalog.model import Topic
+    from catalog.topics.lost import RestoredTopic
     from core.clock import Clock
     from core.ids import Ids
     from local_tier.config import LogConfig
@@ -89,6 +91,16 @@ class DeletionTable(Protocol):
 
     def find_purged_topics(self, topic_ids: Collection[UUID]) -> Collection[UUID]:
         """Return those of the topics that seem to be purged; `confirm_gone_topics` confirms it."""
+        ...
+
+
+class LostTopicTable(Protocol):
+    """The topics whose undeletion a failover of the catalog has lost."""
+
+    def undelete_local(
+        self, node_id: int, leader_epochs: Mapping[PartitionId, int]
+    ) -> Sequence[RestoredTopic]:
+        """Undelete them, as the last leader epochs in the logs of a node show; return what became of them."""
         ...
 
 
@@ -148,6 +160,7 @@ class LocalStorage:
         *,
         topics: TopicTable,
         deletions: DeletionTable,
+        lost: LostTopicTable,
         leaders: LeaderTable,
         clock: Clock,
         ids: Ids,
@@ -156,6 +169,7 @@ class LocalStorage:
     ) -> None:
         self._topics = topics
         self._deletions = deletions
+        self._lost = lost
         self._leaders = leaders
         self._node_id = identity.node_id
         self._schedulers = {
@@ -218,6 +232,7 @@ class LocalStorage:
         try:
             topics = self._topics_of(logs, self.manager.set_aside_logs(path))
             homeless = [log for log in logs if not _belongs_to(topics.get(_id_of(log)), log.topic_partition)]
+            self._undelete(_latest_epochs(log for log in homeless if _id_of(log) not in topics))
             disposals = self._disposals([(log.topic_partition, _id_of(log)) for log in homeless], topics)
         except SiltstoneError as error:
             self._outage.failed(error)
@@ -252,6 +267,7 @@ class LocalStorage:
 
     def _sync_set_aside(self, waiting: Sequence[SetAsideLog], topics: Mapping[UUID, Topic]) -> None:
         """Open the logs of undeleted topics again, and delete those of purged topics."""
+        self._undelete(self._latest_epochs_of([log for log in waiting if log.topic_id not in topics]))
         absent = sorted({log.topic_id for log in waiting} - topics.keys())
         purged: set[UUID] = set()
         for start in range(0, len(absent), _MAX_TOPICS_PER_CALL):
@@ -267,6 +283,29 @@ class LocalStorage:
                     self.manager.delete_set_aside(log)
                 elif log.topic_id in topics and partition in directories:
                     self._reopen(log, topics[log.topic_id], directories[partition])
+
+    def undelete_lost(self) -> None:
+        """Undelete the topics of open logs whose undeletion a failover has lost. Reads no disk."""
+        logs = [log for log in self.manager.logs() if log.topic_id is not None]
+        topics = self._topics_of(logs, ())
+        self._undelete(_latest_epochs(log for log in logs if _id_of(log) not in topics))
+
+    def _undelete(self, epochs: Mapping[PartitionId, int]) -> None:
+        """Undelete the topics whose logs were written after the deletion, as their last epochs show.
+
+        The next comparison opens the logs that wait, or a request does.
+        """
+        if epochs:
+            log_restored_topics(self._lost.undelete_local(self._node_id, epochs))
+
+    def _latest_epochs_of(self, waiting: Sequence[SetAsideLog]) -> dict[PartitionId, int]:
+        """Return the last leader epoch in the logs of each partition."""
+        epochs: dict[PartitionId, int] = {}
+        for log in waiting:
+            if (epoch := self.manager.latest_epoch(log)) is not None:
+                partition = PartitionId(log.topic_id, log.partition)
+                epochs[partition] = max(epoch, epochs.get(partition, -1))
+        return epochs
 
     def _reopen(self, log: SetAsideLog, topic: Topic, recorded: UUID | None) -> None:
         directory_id = None if recorded == UNASSIGNED else recorded
@@ -390,6 +429,15 @@ class _StartTopics:
 
 def _belongs_to(topic: Topic | None, log: TopicPartition) -> bool:
     return topic is not None and topic.name == log.topic and log.partition < topic.partition_count
+
+
+def _latest_epochs(logs: Iterable[UnifiedLog]) -> dict[PartitionId, int]:
+    """Return the last leader epoch in each log that has one."""
+    return {
+        PartitionId(_id_of(log), log.topic_partition.partition): log.leader_epochs[-1].epoch
+        for log in logs
+        if log.leader_epochs
+    }
 
 
 def _id_of(log: UnifiedLog) -> UUID:

@@ -3,7 +3,8 @@
 1. The agent compares the commits that it acknowledged recently with the catalog, by one query.
 2. It creates topics again that got records by lost commits and whose creation was lost, too, and undeletes
    those whose undeletion was lost (`catalog.topics.lost`). It reports the lost commits only then, so that no
-   agent commits them before.
+   agent commits them before. Until then, no client takes the names of these topics. The names of local topics
+   need this, too, so it undeletes those whose logs were written after the deletion (`undelete_local`).
 3. It waits until the other agents that lived have done so, for 10 s at most: a producer may have moved
    between agents.
 4. With `automatic_readoption` it commits all reported files again, its own and those of other agents, in the
@@ -37,7 +38,7 @@ from object_store.binding import require_bound
 from object_store.errors import StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from uuid import UUID
 
     from agent.runtime.metrics import AgentMetrics
@@ -73,6 +74,7 @@ class LossRecovery:
         silent_ms: int,
         pool: WorkPool,
         metrics: AgentMetrics,
+        undelete_local: Callable[[], None] = lambda: None,
     ) -> None:
         self._catalog = catalog
         self._store = store
@@ -81,6 +83,7 @@ class LossRecovery:
         self._silent_ms = silent_ms
         self._pool = pool
         self._metrics = metrics
+        self._undelete_local = undelete_local
         self._checking = threading.Lock()
         self._noted: set[UUID] = set()
         self._noted_epoch = -1
@@ -106,6 +109,7 @@ class LossRecovery:
         recent = self._acknowledged.recent()
         unknown = await self._pool.run(partial(self._unknown, recent))
         lost = [commit for commit in recent if commit.file_id in unknown]
+        await self._pool.run(self._undelete_local)
         await self._restore_topics(lost, incarnation)
         knows_oldest = bool(recent) and recent[0].file_id not in unknown
         older = self._acknowledged.sessions()
@@ -139,7 +143,7 @@ class LossRecovery:
         if changed:
             epochs = self._acknowledged.epochs_of(lost)
             restore = partial(self._catalog.topics.lost.restore, changed, incarnation.epoch, epochs)
-            _log_topics(await self._pool.run(restore))
+            log_restored_topics(await self._pool.run(restore))
         for start in range(0, len(forgotten), _IDS_PER_QUERY):
             some = [PartitionId(topic_id, 0) for topic_id in forgotten[start : start + _IDS_PER_QUERY]]
             for topic in await self._pool.run(partial(self._catalog.lost_commits.missing_topics, some)):
@@ -279,7 +283,8 @@ def _log_left(lost: LostFile, error: SiltstoneError) -> None:
     _log.error("a lost file is not committed again", object=lost.object_name, reason=str(error))
 
 
-def _log_topics(topics: Sequence[RestoredTopic]) -> None:
+def log_restored_topics(topics: Sequence[RestoredTopic]) -> None:
+    """Log what became of topics whose creation or undeletion was lost."""
     for each in topics:
         topic, namesake = each.topic, each.namesake
         log = _log.bind(topic=topic.name, topic_id=str(topic.topic_id), partitions=topic.partition_count)

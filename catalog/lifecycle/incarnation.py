@@ -48,7 +48,7 @@ _PRODUCER_IDS_PER_EPOCH: Final = 10_000_000_000
 # local partition.
 _PRODUCER_ID_MARGIN: Final = 1_000_000_000
 _NODE_ID_MARGIN: Final = 10_000
-_LOCAL_EPOCH_MARGIN: Final = 1_000
+LOCAL_EPOCH_MARGIN: Final = 1_000
 # The catalog stores the result of a commit for an hour, so a younger one must be known. The age counts by the
 # clocks of the catalog and of this machine: one may jump, and the other stands still while it is suspended.
 _MAX_COMMIT_AGE_SECONDS: Final = 1800.0
@@ -245,7 +245,7 @@ class Incarnations:
         transaction.send(_SQL["skip_producer_ids"], {"margin": _PRODUCER_ID_MARGIN, "first": first_id})
         transaction.send(_SQL["fence_transactional_ids"])
         transaction.send(_SQL["skip_node_ids"], {"margin": _NODE_ID_MARGIN, "first": epoch})
-        transaction.send(_SQL["skip_local_epochs"], {"margin": _LOCAL_EPOCH_MARGIN, "first": epoch})
+        transaction.send(_SQL["skip_local_epochs"], {"margin": LOCAL_EPOCH_MARGIN, "first": epoch})
         if is_restore:
             # Garbage collection may have deleted inputs since the backup. The outputs of a lost publication
             # stay, because the catalog does not know their job any more.

@@ -11,7 +11,8 @@ records are not rejected. It gets its name, with two exceptions:
 The undeletion of a topic may be lost, too. Then the topic of a lost commit is deleted, in the epoch of that
 commit or in an earlier one: otherwise the commit would be in the history that survived. It is undeleted
 again, under its name or a free one, unless garbage collection has begun to remove it. A topic that was
-deleted in a later epoch stays deleted.
+deleted in a later epoch stays deleted. The logs of local topics are on the disks of agents. Their leader
+epochs show whether they were written after the deletion.
 
 Agents restore the topics that they know, in any order. A topic that may itself be a restored one therefore
 gives its name to a newer lost topic: all of its offsets are of this epoch, and it is older than the epoch.
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
     from catalog.lifecycle.incarnation import Incarnations
-    from catalog.model import Topic
+    from catalog.model import PartitionId, Topic
 
 _SQL = load_queries("lost_topics")
 _TOPICS = load_queries("topics")
@@ -99,6 +100,36 @@ class LostTopics:
             work = partial(self._restore, topics=some, epoch=epoch, committed_epochs=committed_epochs or {})
             done += self._database.transact("topics.restore", work)
         return done
+
+    def undelete_local(self, node_id: int, leader_epochs: Mapping[PartitionId, int]) -> list[RestoredTopic]:
+        """Undelete local topics whose undeletion was lost; return what became of them.
+
+        `leader_epochs` has the last leader epoch in the log of each partition that the node keeps. The call
+        may be repeated. CatalogReplacedError: the next epoch has not begun yet.
+        """
+        params = {
+            "node_id": node_id,
+            "topic_ids": arrays.uuids(partition.topic_id for partition in leader_epochs),
+            "partitions": arrays.integers([partition.partition for partition in leader_epochs]),
+            "leader_epochs": arrays.integers(list(leader_epochs.values())),
+        }
+        rows = self._database.read("topics.lost_local", _SQL["lost_local_undeletions"], params)
+        topics = [topic_from_row(row) for row in rows]
+        if not topics:
+            return []
+
+        def work(transaction: Transaction) -> list[RestoredTopic]:
+            epoch = self._incarnations.check(transaction).epoch
+            transaction.send(_SQL["lock_restoration"])
+            known = {row.topic_id: row for row in transaction.rows(_SQL["lock_topics"], _columns(topics))}
+            found = ((topic, known.get(topic.topic_id)) for topic in topics)
+            return [
+                self._undelete(transaction, topic, row)
+                for topic, row in found
+                if row is not None and row.can_be_undeleted and row.deleted_epoch < epoch
+            ]
+
+        return self._database.transact("topics.undelete_local", work)
 
     def _restore(
         self,

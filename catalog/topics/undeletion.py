@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
+from catalog.lifecycle.incarnation import LOCAL_EPOCH_MARGIN
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -28,6 +29,7 @@ def bring_back(
         "name": name,
         "topic_ids": arrays.uuids([topic_id]),
         "now_ms": injected_now_ms,
+        "epoch_margin": LOCAL_EPOCH_MARGIN,
     }
     transaction.send(_SQL["fence_open_transactions"], params)
     transaction.send(_SQL["fence_open_local_transactions"], params)

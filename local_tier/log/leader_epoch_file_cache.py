@@ -36,6 +36,23 @@ class EpochEntry(NamedTuple):
     start_offset: int
 
 
+def latest_epoch(file_system: FileSystem, directory: Path) -> int | None:
+    """Return the last epoch of the log in a directory that is not open, or None if it has none.
+
+    Raises CorruptCheckpointError and OSError.
+    """
+    path = directory / file_names.LEADER_EPOCH_CHECKPOINT
+    lines = read_checkpoint(file_system, path, _VERSION)
+    return _parse(path, lines[-1]).epoch if lines else None
+
+
+def _parse(path: Path, line: str) -> EpochEntry:
+    fields = line.split(" ")
+    if len(fields) != 2:
+        raise CorruptCheckpointError(f"checkpoint {path} has a malformed line: {line[:40]!r}")
+    return EpochEntry(*(parse_number(path, field) for field in fields))
+
+
 class LeaderEpochFileCache:
     """The epochs of one log. Epochs and start offsets increase from entry to entry.
 
@@ -152,14 +169,8 @@ class LeaderEpochFileCache:
     def _read(self) -> tuple[EpochEntry, ...]:
         try:
             lines = read_checkpoint(self._file_system, self._path, _VERSION) or []
-            return tuple(self._parse(line) for line in lines)
+            return tuple(_parse(self._path, line) for line in lines)
         except CorruptCheckpointError as error:
             _log.warning("leader_epochs_lost", path=str(self._path), reason=str(error))
             self.is_lost = True
             return ()
-
-    def _parse(self, line: str) -> EpochEntry:
-        fields = line.split(" ")
-        if len(fields) != 2:
-            raise CorruptCheckpointError(f"checkpoint {self._path} has a malformed line: {line[:40]!r}")
-        return EpochEntry(*(parse_number(self._path, field) for field in fields))

@@ -20,7 +20,7 @@ import structlog
 from core.errors import InvalidInputError, NotFoundError, StaleStateError
 from local_tier.cleaner.log_cleaner import LogCleaner, combined
 from local_tier.cleaner.log_cleaner_manager import LogCleanerManager
-from local_tier.errors import LogClosedError, LogDirectoryOfflineError
+from local_tier.errors import CorruptCheckpointError, LogClosedError, LogDirectoryOfflineError
 from local_tier.files.file_names import (
     DirectoryState,
     PartitionDirectory,
@@ -34,6 +34,7 @@ from local_tier.files.metadata_files import (
     write_set_aside_offsets,
     write_topic_id,
 )
+from local_tier.log.leader_epoch_file_cache import latest_epoch
 from local_tier.manager.directory_loader import (
     ConfigLookup,
     DirectoryLoader,
@@ -460,6 +461,13 @@ class LogManager:
     def set_aside_logs(self, directory: Path | None = None) -> list[SetAsideLog]:
         """Return the logs that wait, in one log directory or all."""
         return [log for log in self._set_aside.all() if directory in {None, log.path.parent}]
+
+    def latest_epoch(self, found: SetAsideLog) -> int | None:
+        """Return the last leader epoch in a log that waits, or None if it has none that can be read."""
+        try:
+            return latest_epoch(self._file_system, found.path)
+        except (OSError, CorruptCheckpointError):
+            return None
 
     def find_set_aside(self, topic_id: UUID, partition: int, recorded: UUID | None) -> SetAsideLog | None:
         """Return the log of a partition that waits and may be opened, or None.

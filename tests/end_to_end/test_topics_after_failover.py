@@ -5,21 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
 
 from maintenance.fsck import fsck
 from maintenance.garbage_collection import collect_garbage
 from maintenance.settings import MaintenanceSettings
+from tests.agent.kafka.in_process_clients import consume
 from tests.end_to_end.test_failover import Cluster, check_nothing_is_missing, open_cluster, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from confluent_kafka import KafkaError
+
+    from tests.agent.kafka.brokers import BrokerThread
     from tests.end_to_end.test_failover import Ledger
     from tests.fixtures.postgres_pair import PostgresPair
 
 pytestmark = pytest.mark.integration
-_TOPIC = "ledger"
+_TOPIC, _LOCAL = "ledger", "rock"
 _AT_ONCE = MaintenanceSettings(grace_ms=0, topic_delete_delay_ms=0)
 
 
@@ -81,3 +86,72 @@ def test_a_topic_whose_undeletion_was_lost_is_undeleted_again(cluster: Cluster) 
     assert len(ledger.acknowledged) == 30
     check_nothing_is_missing(cluster, ledger)
     assert not fsck(cluster.catalog, cluster.store, cluster.clock, deep=True).differences_total
+
+
+def _start_local(cluster: Cluster, directory: Path) -> tuple[BrokerThread, Producer]:
+    """Start an agent with a disk and a local topic, to which a producer has written."""
+    agent = cluster.start_agent(local_directories=(directory,))
+    cluster.catalog.topics.create(_LOCAL, 1, {"storage.mode": "local"})
+    producer = Producer(
+        {"bootstrap.servers": agent.address, "enable.idempotence": True, "message.timeout.ms": 300_000}
+    )
+    _write(producer, b"a")
+    return agent, producer
+
+
+def _write(producer: Producer, value: bytes) -> None:
+    """Write a record, and wait for its acknowledgement."""
+    errors: list[KafkaError | None] = []
+    producer.produce(_LOCAL, value, partition=0, on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(120) == 0
+    assert errors == [None]
+
+
+def _sync(agent: BrokerThread) -> None:
+    """Compare the logs with the topics of the catalog, as the agent does every five seconds."""
+    storage = agent.agent.data.local_logs.storage
+    assert storage is not None
+    storage.sync_topics()
+
+
+def _has_log(agent: BrokerThread) -> bool:
+    _sync(agent)
+    storage = agent.agent.data.local_logs.storage
+    assert storage is not None
+    return bool(storage.manager.logs())
+
+
+def _values(agent: BrokerThread, count: int) -> list[bytes | None]:
+    return [message.value() for message in consume(agent.address, _LOCAL, count)]
+
+
+def test_a_local_topic_whose_deletion_was_lost_has_its_log_again(cluster: Cluster, tmp_path: Path) -> None:
+    agent, producer = _start_local(cluster, tmp_path / "disk")
+
+    def lose() -> None:
+        cluster.catalog.topics.delete(_LOCAL)
+        assert not _has_log(agent)
+
+    cluster.lose_commits(lose)
+    wait_until(lambda: _has_log(agent))
+    _write(producer, b"b")
+    assert _values(agent, 2) == [b"a", b"b"]
+
+
+def test_a_local_topic_whose_undeletion_was_lost_is_undeleted_again(cluster: Cluster, tmp_path: Path) -> None:
+    """Its leader had opened the log again and acknowledged records, which only the log has."""
+    agent, producer = _start_local(cluster, tmp_path / "disk")
+    topic_id = cluster.catalog.topics.delete(_LOCAL)
+    assert not _has_log(agent)
+
+    def lose() -> None:
+        cluster.catalog.topics.deleted.undelete(_LOCAL)
+        _write(producer, b"b")
+
+    cluster.lose_commits(lose)
+    _write(producer, b"c")
+    assert cluster.catalog.topics.get(_LOCAL).topic_id == topic_id
+    wait_until(lambda: _has_log(agent))
+    collect_garbage(cluster.catalog, cluster.store, cluster.clock, _AT_ONCE)
+    _sync(agent)
+    assert _values(agent, 3) == [b"a", b"b", b"c"]

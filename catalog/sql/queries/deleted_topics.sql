@@ -78,11 +78,15 @@ WHERE d.topic_id = %(topic_id)s
 ON CONFLICT DO NOTHING;
 
 -- name: restore_local_leaders
--- Let the nodes that have the logs of a local topic lead its partitions again, in a new leader epoch.
+-- Let the nodes that have the logs of a local topic lead its partitions again, in a new leader epoch. If the catalog's
+-- incarnation began after the deletion, skip the epochs that the lost history may have used after an undeletion.
 INSERT INTO local_leaders (topic_id, partition, node_id, leader_epoch, directory_id)
-SELECT topic_id, partition, (state -> 'local_leader' ->> 0)::integer, (state -> 'local_leader' ->> 1)::integer + 1,
+SELECT topic_id, partition, (state -> 'local_leader' ->> 0)::integer,
+       CASE WHEN coalesce((state ->> 'deleted_epoch')::integer, -1) = i.epoch
+            THEN (state -> 'local_leader' ->> 1)::integer + 1
+            ELSE greatest((state -> 'local_leader' ->> 1)::integer + 1 + %(epoch_margin)s::integer, i.epoch) END,
        (state -> 'local_leader' ->> 2)::uuid
-FROM deleted_partitions
+FROM deleted_partitions CROSS JOIN catalog_incarnation AS i
 WHERE topic_id = %(topic_id)s AND jsonb_typeof(state -> 'local_leader') = 'array'
 ON CONFLICT DO NOTHING;
 

@@ -22,6 +22,21 @@ WHERE topic_id = ANY(%(topic_ids)s::uuid[])
 ORDER BY topic_id
 FOR UPDATE OF topics;
 
+-- name: lost_local_undeletions
+-- Return the deleted local topics of which a node's logs have later leader epochs than at the deletion. So a log was
+-- opened again and written after an undeletion, which was lost when a later incarnation began. A deletion in that one
+-- would have a later leader epoch, because each incarnation skips the epochs of the history before.
+SELECT DISTINCT t.topic_id, t.name, t.partition_count, t.config, t.created_ms
+FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[], %(leader_epochs)s::integer[])
+    AS log (topic_id, partition, leader_epoch)
+JOIN deleted_partitions AS d USING (topic_id, partition)
+JOIN topics AS t USING (topic_id)
+CROSS JOIN catalog_incarnation AS i
+WHERE t.deleted_ms IS NOT NULL AND t.purged_ms IS NULL AND (d.state ->> 'deleted_epoch')::integer < i.epoch
+  AND (d.state -> 'local_leader' ->> 0)::integer = %(node_id)s
+  AND (d.state -> 'local_leader' ->> 1)::integer < log.leader_epoch
+ORDER BY t.topic_id;
+
 -- name: lock_namesakes
 -- Lock the topics whose names equal the given ones, or differ only by '.' and '_'; `number` is the ordinal (from 1) of
 -- the given name. A topic may be a restored one if it is older than the epoch, its records are in the object store, and

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 
 from agent.local_topics.log_config import log_config_of
 from agent.local_topics.storage import LocalStorage, StorageIdentity
@@ -43,6 +44,7 @@ class Node:
             StorageIdentity(cluster_id="here", node_id=1),
             topics=topics or self.catalog.topics,
             deletions=self.catalog.deletions,
+            lost=self.catalog.topics.lost,
             leaders=self.catalog.local_leaders,
             clock=clock,
             ids=SystemIds(clock),
@@ -303,6 +305,88 @@ def test_a_log_waits_until_the_catalog_confirms_that_its_topic_cannot_be_undelet
     storage.sync_topics()
     assert node.names() == ["rock-0.*-delete"]
     assert storage.manager.metrics().logs_set_aside == 0
+
+
+def lose_undeletion(
+    node: Node, catalog_url: str, storage: LocalStorage, topic: Topic, leader_epoch: int
+) -> None:
+    """Let a failover lose the undeletion of a topic that was deleted in a leader epoch."""
+    node.catalog.topics.delete(topic.name)
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute(
+            "UPDATE siltstone.deleted_partitions SET state = jsonb_set(state, '{local_leader,1}', %s)",
+            (str(leader_epoch),),
+        )
+    node.catalog.incarnations.declare_restore("a test")
+    storage.sync_topics()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_topic_whose_undeletion_was_lost_comes_back_if_its_log_was_written_since(
+    node: Node, catalog: Catalog, catalog_url: str, *, restarts: bool
+) -> None:
+    """It goes on in a leader epoch that the lost history has not used."""
+    storage, topic = node.open(), create(catalog)
+    partition = lead(node, storage, topic)
+    write(storage, topic)
+    before = catalog.local_leaders.of_topic(topic.topic_id)[0].leader_epoch
+    catalog.topics.delete("rock")
+    storage.sync_topics()
+    catalog.topics.deleted.undelete("rock")
+    storage.sync_topics()
+    lost_epochs = catalog.local_leaders.begin_epochs(1)
+    (log,) = storage.manager.logs()
+    log.append_as_leader(batch(0, 2), lost_epochs[partition])
+    log.update_high_watermark(log.log_end_offset)
+    if restarts:
+        node.close()
+        catalog.topics.delete("rock")
+        storage = node.open()
+        catalog.topics.deleted.undelete("rock")
+    with capture_logs() as logs:
+        lose_undeletion(node, catalog_url, storage, topic, before)
+    assert [each["topic"] for each in logs if "undeleted again" in each["event"]] == ["rock"]
+    storage.sync_topics()
+    (log,) = storage.manager.logs()
+    assert (log.topic_partition, log.log_end_offset, log.high_watermark) == (ROCK, 5, 5)
+    assert catalog.local_leaders.of_topic(topic.topic_id)[0].leader_epoch > lost_epochs[partition]
+
+
+def test_a_log_that_was_not_written_since_a_lost_undeletion_waits(
+    node: Node, catalog: Catalog, catalog_url: str
+) -> None:
+    """The agent ends in the state of the catalog, and the operator can undelete the topic again."""
+    storage, topic = node.open(), create(catalog)
+    lead(node, storage, topic)
+    write(storage, topic)
+    before = catalog.local_leaders.of_topic(topic.topic_id)[0].leader_epoch
+    catalog.topics.delete("rock")
+    storage.sync_topics()
+    catalog.topics.deleted.undelete("rock")
+    storage.sync_topics()
+    lose_undeletion(node, catalog_url, storage, topic, before)
+    purge(catalog, delay_ms=3_600_000)
+    storage.sync_topics()
+    assert node.names() == ["rock-0.*-stray"]
+    assert catalog.topics.deleted.undelete("rock") == topic
+    storage.sync_topics()
+    (log,) = storage.manager.logs()
+    assert log.log_end_offset == 3
+
+
+def test_a_topic_that_is_deleted_after_a_failover_stays_deleted(node: Node, catalog: Catalog) -> None:
+    """The log was written in the history before, in which its topic existed, too."""
+    storage, topic = node.open(), create(catalog)
+    partition = lead(node, storage, topic)
+    log = storage.manager.get_or_create("rock", topic.topic_id, 0, log_config_of(topic.config))
+    log.append_as_leader(batch(0, 2), catalog.local_leaders.begin_epochs(1)[partition])
+    catalog.incarnations.declare_restore("a test")
+    catalog.topics.delete("rock")
+    for _ in range(2):
+        storage.sync_topics()
+        catalog.incarnations.declare_restore("another test")
+    assert node.names() == ["rock-0.*-stray"]
+    assert catalog.topics.list() == []
 
 
 def test_a_new_topic_of_the_name_has_a_log_of_its_own(node: Node, catalog: Catalog) -> None:
