@@ -87,7 +87,7 @@ class GroupCoordinator:
             catalog_health=catalog_health,
         )
         topic_cache = TopicCache(
-            topics.list, call=self.cache.store.call, clock=clock, refresh_ms=refresh_ms, rules=rules
+            topics, call=self.cache.store.call, clock=clock, refresh_ms=refresh_ms, rules=rules
         )
         self.consumers = ConsumerGroupCoordinator(
             cache=self.cache, topics=topic_cache, configs=config_cache, settings=settings, clock=clock

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from catalog.config.values import GroupConfig
     from catalog.groups.offsets import CommittedOffset, OffsetCommit
     from catalog.groups.repository import GroupListing, GroupRecord
-    from catalog.model import PartitionId, Topic
+    from catalog.model import PartitionId
+    from catalog.topics.changes import TopicVersion
+    from catalog.topics.repository import TopicList
 
 
 class GroupTable(Protocol):
@@ -73,8 +75,8 @@ class OffsetTable(Protocol):
 class TopicTable(Protocol):
     """The topics in the catalog."""
 
-    def list(self) -> list[Topic]:
-        """Return all topics."""
+    def changed_since(self, known: TopicVersion | None, /) -> TopicList | None:
+        """Return all topics; None if their version is still `known`."""
         ...
 
 

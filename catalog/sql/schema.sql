@@ -65,6 +65,30 @@ CREATE TABLE topics (
 CREATE UNIQUE INDEX topics_name ON topics (translate(name, '.', '_')) WHERE deleted_ms IS NULL;
 CREATE INDEX topics_deleted ON topics (deleted_ms) WHERE deleted_ms IS NOT NULL;
 
+-- The version of the topics and of the leaders of local partitions: the set of these ids. It differs from every earlier
+-- one once a transaction that changed some of them is committed, also after commits were lost. So processes read them
+-- again only when something has changed.
+CREATE TABLE topic_changes (
+    change_id uuid PRIMARY KEY DEFAULT gen_random_uuid()
+);
+
+-- Record a change once in its transaction, and delete the records of earlier changes. A record that another transaction
+-- has locked stays for the next change, so no transaction waits for another. The setting has the transaction that has
+-- recorded its change; a rollback to a savepoint takes back both.
+CREATE FUNCTION note_topic_change() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    IF current_setting('siltstone.topic_change', true) IS DISTINCT FROM pg_current_xact_id()::text THEN
+        DELETE FROM topic_changes
+        WHERE change_id IN (SELECT change_id FROM topic_changes FOR UPDATE SKIP LOCKED);
+        INSERT INTO topic_changes DEFAULT VALUES;
+        PERFORM set_config('siltstone.topic_change', pg_current_xact_id()::text, true);
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER note_topic_change AFTER INSERT OR UPDATE OR DELETE ON topics
+    FOR EACH ROW EXECUTE FUNCTION note_topic_change();
+
 -- Partitions: the rows that commits lock. Only columns that commits do not change are indexed, and half of each page stays free, so that
 -- an updated row stays on its page (HOT). The columns from max_timestamp to compacted_extents are totals of
 -- the extents, so that the planner need not read extents. No producer with an id of at least
@@ -182,6 +206,8 @@ CREATE TABLE local_leaders (
     FOREIGN KEY (topic_id, partition) REFERENCES partitions ON DELETE CASCADE
 );
 CREATE INDEX local_leaders_node ON local_leaders (node_id);
+CREATE TRIGGER note_topic_change AFTER INSERT OR UPDATE OR DELETE ON local_leaders
+    FOR EACH ROW EXECUTE FUNCTION note_topic_change();
 
 -- Files: objects with sections. A file is live while it has live extents, and dead from dead_ms on; its row
 -- is deleted after its object. After `failures` consecutive attempts to delete the object, the next one is at

@@ -18,12 +18,14 @@ from uuid import UUID
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 from catalog.model import PartitionId
+from catalog.topics.changes import read_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
+    from catalog.topics.changes import TopicVersion
 
 _SQL = load_queries("local_leaders")
 
@@ -49,6 +51,10 @@ class LocalLeaders:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    def version(self) -> TopicVersion:
+        """Return the version of all leaders, which is another one after each change."""
+        return read_version(self._database)
 
     def claim(self, node_ids: Mapping[PartitionId, int]) -> None:
         """Assign partitions to nodes; partitions that have a leader or do not exist are skipped."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from psycopg.types.json import Jsonb
 
@@ -19,6 +19,7 @@ from catalog.errors import (
 )
 from catalog.model import PartitionId
 from catalog.rows import state_from_row, topic_from_row
+from catalog.topics.changes import read_version
 from catalog.topics.deleted import DeletedTopics
 from catalog.topics.lost import LostTopics, check_no_lost_topics, require_current_history
 from catalog.topics.names import check_partition_count, check_topic_id, check_topic_name
@@ -32,10 +33,18 @@ if TYPE_CHECKING:
     from catalog.database.pool import Database, Transaction
     from catalog.lifecycle.incarnation import Incarnations
     from catalog.model import PartitionState, Topic
+    from catalog.topics.changes import TopicVersion
     from core.ids import Ids
 
 _SQL = load_queries("topics")
 _CREATE_ATTEMPTS: Final = 5
+
+
+class TopicList(NamedTuple):
+    """All topics by name, and a version that is not newer than they are."""
+
+    version: TopicVersion
+    topics: list[Topic]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +287,11 @@ class Topics:
     def list(self) -> list[Topic]:
         """Return all topics by name."""
         return [topic_from_row(row) for row in self._database.read("topics.list", _SQL["list_topics"])]
+
+    def changed_since(self, known: TopicVersion | None) -> TopicList | None:
+        """Return all topics; None if their version is still `known`. An unchanged version costs one row."""
+        version = read_version(self._database)
+        return None if version == known else TopicList(version, self.list())
 
 
 def _topics_by_index(rows: Sequence[Row]) -> dict[int, Topic]:

@@ -16,11 +16,12 @@ from catalog.config.values import GroupConfig
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from agent.groups.consumer.topics import Selection
+    from agent.groups.interfaces import TopicTable
     from agent.security.acl_rules import AccessRules
-    from catalog.model import Topic
+    from catalog.topics.changes import TopicVersion
     from core.clock import Clock
 
 T = TypeVar("T")
@@ -104,11 +105,14 @@ class BlockingCall(Protocol):
 
 
 class TopicCache:
-    """The view of all topics and of the rights to describe them. Belongs to the event loop."""
+    """The view of all topics and of the rights to describe them. Belongs to the event loop.
+
+    A refresh lists the topics only if their version in the catalog is another one.
+    """
 
     def __init__(
         self,
-        look_up: Callable[[], Iterable[Topic]],
+        topics: TopicTable,
         *,
         call: BlockingCall,
         clock: Clock,
@@ -116,7 +120,8 @@ class TopicCache:
         rules: Callable[[], AccessRules | None] = lambda: None,
     ) -> None:
         """`rules` returns what decides about clients now; None if every client may do everything."""
-        self._look_up = look_up
+        self._topics = topics
+        self._version: TopicVersion | None = None  # of the topics in the view
         self._rules = rules
         self._call = call
         self._lookup = CachedLookup("topics", self._update, clock=clock, refresh_ms=refresh_ms)
@@ -142,4 +147,13 @@ class TopicCache:
     async def _update(self) -> TopicView:
         last = self._lookup.last or TopicView({})
         rules = self._rules()
-        return await self._call(lambda: last.updated(self._look_up(), rules))
+        known = self._version
+
+        def update() -> tuple[TopicView, TopicVersion | None]:
+            listed = self._topics.changed_since(known)
+            if listed is None:
+                return last.updated(None, rules), known
+            return last.updated(listed.topics, rules), listed.version
+
+        view, self._version = await self._call(update)
+        return view

@@ -130,12 +130,17 @@ class TopicView:
             [each for each in names if rules is None or rules.allows(*grantee, DESCRIBE_TOPIC, each)]
         )
 
-    def updated(self, topics: Iterable[Topic], rules: AccessRules | None = None) -> TopicView:
+    def updated(self, topics: Iterable[Topic] | None, rules: AccessRules | None = None) -> TopicView:
         """Return the view of these topics and rules, which is this view if both are the same.
 
-        Cached patterns are matched with the new names only, unless the rules are others. Safe in any thread.
+        The topics are None if they have not changed. Cached patterns are matched with the new names only,
+        unless the rules are others. Safe in any thread.
         """
-        by_name = {each.name: TopicMetadata(each.topic_id, each.partition_count) for each in topics}
+        by_name = (
+            self.by_name
+            if topics is None
+            else {each.name: TopicMetadata(each.topic_id, each.partition_count) for each in topics}
+        )
         if rules is not self.rules:
             return TopicView(by_name, rules)
         if by_name == self.by_name:

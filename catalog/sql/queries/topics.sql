@@ -64,6 +64,10 @@ FROM topics
 WHERE deleted_ms IS NULL
 ORDER BY name;
 
+-- name: topic_changes
+-- Return the ids of the last changes of topics and of leaders, usually one. They are other ones after each change.
+SELECT change_id FROM topic_changes;
+
 -- name: lock_topic
 -- Lock a topic's row, so that changes to the topic are serialized.
 SELECT config FROM topics WHERE topic_id = %(topic_id)s AND deleted_ms IS NULL FOR UPDATE;

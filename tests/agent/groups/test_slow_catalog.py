@@ -14,6 +14,8 @@ from agent.groups.consumer.cached_lookups import GroupConfigCache, TopicCache
 from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.consumer.messages import EMPTY_ASSIGNMENT, Assignment, ConsumerHeartbeat
 from catalog.config.values import GroupConfig
+from catalog.model import Topic
+from catalog.topics.repository import TopicList
 from core.clock import ManualClock
 from core.errors import RetryableError
 from tests.agent.groups.coordinators import open_coordinator
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
     from agent.groups.coordinator import GroupCoordinator
     from catalog.groups.repository import GroupRecord
     from catalog.groups.repository import Groups as CatalogGroups
-    from catalog.model import Topic
     from catalog.open import Catalog
+    from catalog.topics.changes import TopicVersion
     from core.ids import Ids
 
 T = TypeVar("T")
@@ -48,6 +50,13 @@ class BlockableList(Generic[T]):
         self.calls += 1
         assert self.may_respond.wait(_TEST_TIMEOUT_SECONDS)
         return self.inner()
+
+
+class BlockableTopics(BlockableList[list[Topic]]):
+    """The catalog's topics, which are listed in each look. A look blocks while `may_respond` is clear."""
+
+    def changed_since(self, _known: TopicVersion | None) -> TopicList:
+        return TopicList(frozenset(), self.list())
 
 
 @dataclass
@@ -80,7 +89,7 @@ def test_heartbeats_are_answered_while_lookups_hang(catalog: Catalog, ids: Ids) 
     """No response takes longer than a heartbeat interval, and no session ends."""
     catalog.topics.create("granite", 6, {})
     clock, settings = ManualClock(), GroupSettings()
-    topics, configs = BlockableList(catalog.topics.list), BlockableList(catalog.group_configs.list)
+    topics, configs = BlockableTopics(catalog.topics.list), BlockableList(catalog.group_configs.list)
 
     async def scenario() -> None:
         async with open_coordinator(
@@ -208,9 +217,9 @@ class FlakyCatalog:
         self.topics: Sequence[Topic] = ()
         self.configs: Mapping[str, GroupConfig] = {}
 
-    def look_up_topics(self) -> Sequence[Topic]:
+    def changed_since(self, _known: TopicVersion | None) -> TopicList:
         self._check()
-        return self.topics
+        return TopicList(frozenset(), [*self.topics])
 
     async def look_up_configs(self) -> Mapping[str, GroupConfig]:
         self._check()
@@ -228,7 +237,7 @@ async def run_now(work: Callable[[], T]) -> T:
 def test_last_known_values_are_used_while_lookups_fail(catalog: Catalog) -> None:
     """Before the first success the errors are raised. An unchanged list gives the same view."""
     clock, source = ManualClock(), FlakyCatalog()
-    cache = TopicCache(source.look_up_topics, call=run_now, clock=clock, refresh_ms=1000)
+    cache = TopicCache(source, call=run_now, clock=clock, refresh_ms=1000)
     configs = GroupConfigCache(source.look_up_configs, clock=clock, refresh_ms=1000)
 
     async def scenario() -> None:

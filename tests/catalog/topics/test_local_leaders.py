@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -55,6 +56,32 @@ def test_a_deleted_topic_has_no_leaders(catalog: Catalog) -> None:
     catalog.local_leaders.claim({PartitionId(topic.topic_id, 0): 5})
     catalog.topics.delete("t")
     assert catalog.local_leaders.of_topic(topic.topic_id) == {}
+
+
+def test_each_change_of_a_leader_is_another_version(catalog: Catalog) -> None:
+    """Calls that change nothing keep it."""
+    leaders, topic = catalog.local_leaders, catalog.topics.create("t", 2, {"storage.mode": "local"})
+    mine, other = PartitionId(topic.topic_id, 0), PartitionId(topic.topic_id, 1)
+    one, two = UUID(int=101), UUID(int=102)
+    seen = {leaders.version()}
+    for change in (
+        partial(leaders.claim, {mine: 5}),
+        partial(leaders.claim, {mine: 6, other: 6}),
+        partial(leaders.begin_epochs, 5),
+        partial(leaders.assign, 5, {mine: one}),
+        partial(leaders.assign, 5, {mine: two}, source=one),
+        partial(catalog.topics.delete, "t"),
+        partial(catalog.topics.deleted.undelete, "t"),
+        partial(catalog.incarnations.declare_restore, "a test"),
+    ):
+        change()
+        version = leaders.version()
+        assert version not in seen
+        seen.add(version)
+    leaders.claim({mine: 7})
+    leaders.begin_epochs(9)
+    leaders.assign(5, {mine: UUID(int=103)}, source=one)
+    assert leaders.version() in seen
 
 
 def test_a_node_has_one_active_session(catalog: Catalog, ids: Ids) -> None:

@@ -22,6 +22,7 @@ from agent.security.rights import DESCRIBE_TOPIC
 from catalog.config.values import TopicConfig
 from catalog.model import Topic
 from catalog.security.acl_bindings import AclBinding, Operation, PatternType, Permission, ResourceType
+from catalog.topics.repository import TopicList
 from core.clock import ManualClock
 from tests.agent.groups.coordinators import open_coordinator
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from agent.groups.coordinator import GroupCoordinator
     from catalog.open import Catalog
+    from catalog.topics.changes import TopicVersion
     from core.ids import Ids
 
 _PATTERNS = ("gran.*", ".*ite", "slate|basalt", "none")
@@ -154,6 +156,16 @@ def test_number_of_cached_patterns_is_bounded() -> None:
     assert view.matching(selections[0]) == {"granite"}
 
 
+class FakeTopics:
+    """A catalog whose topics may change at any time, so that each look lists them."""
+
+    def __init__(self, topics: list[Topic]) -> None:
+        self._topics = topics
+
+    def changed_since(self, _known: TopicVersion | None) -> TopicList:
+        return TopicList(frozenset(), self._topics.copy())
+
+
 def test_concurrent_callers_share_one_match_of_a_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few names are matched on the event loop, many names in another thread."""
 
@@ -162,7 +174,7 @@ def test_concurrent_callers_share_one_match_of_a_pattern(monkeypatch: pytest.Mon
 
     async def scenario(names: Sequence[str]) -> list[int]:
         topics = make_topics(names)
-        cache = TopicCache(lambda: topics, call=call, clock=ManualClock(), refresh_ms=1000)
+        cache = TopicCache(FakeTopics(topics), call=call, clock=ManualClock(), refresh_ms=1000)
         view = await cache.get()
         recorder = MatchRecorder(monkeypatch)
         stones = select("stone-1.*")
@@ -183,10 +195,6 @@ def test_coordinator_matches_many_names_outside_the_event_loop(
     topics = make_topics(_MANY)
     rules = [make_rules(("User:*", "*", "stone"))]
 
-    class FakeTopics:
-        def list(self) -> list[Topic]:
-            return topics.copy()
-
     async def heartbeat(
         coordinator: GroupCoordinator, epoch: int, pattern: str | None = None
     ) -> tuple[int, int]:
@@ -203,7 +211,7 @@ def test_coordinator_matches_many_names_outside_the_event_loop(
 
     async def scenario() -> None:
         async with open_coordinator(
-            catalog, clock, ids, settings, topics=FakeTopics(), rules=lambda: rules[-1]
+            catalog, clock, ids, settings, topics=FakeTopics(topics), rules=lambda: rules[-1]
         ) as coordinator:
             epoch, count = await heartbeat(coordinator, 0, "stone-1.*")
             assert count == 111
@@ -215,7 +223,7 @@ def test_coordinator_matches_many_names_outside_the_event_loop(
             clock.advance(settings.topics_refresh_ms / 1000)
             assert await heartbeat(coordinator, epoch) == (epoch, 711)  # it never confirmed them
         async with open_coordinator(
-            catalog, clock, ids, settings, topics=FakeTopics(), rules=lambda: rules[-1]
+            catalog, clock, ids, settings, topics=FakeTopics(topics), rules=lambda: rules[-1]
         ) as coordinator:
             assert await heartbeat(coordinator, epoch) == (epoch, 711)
 
