@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agent.cluster.replica_cache import ReplicaCache
 from agent.groups.consumer_lag import ConsumerLag
 from agent.groups.coordinator import GroupCoordinator
 from agent.groups.metrics import GroupCollector
@@ -147,6 +148,7 @@ class KafkaFrontEnd:
             memory_reads=data.memory_reads,
             timestamps=data.timestamps,
             brokers=brokers,
+            replicas=ReplicaCache(),
             epoch=resources.epoch,
             groups=groups,
             fetch_sessions=self.fetch_sessions,

@@ -64,10 +64,10 @@ def replicas(brokers: Sequence[Broker], subject: bytes, zone: str | None) -> lis
     The first is in the client's own zone if a live broker is in it.
     """
     zones = {broker.rack for broker in brokers if broker.rack is not None}
-    first = choose([each for each in brokers if each.rack == zone] if zone in zones else brokers, subject)
+    ranked = sorted(brokers, key=partial(_score, subject), reverse=True)
+    first = next(each for each in ranked if zone not in zones or each.rack == zone)
     others = (
-        choose([broker for broker in brokers if broker.rack == each], subject)
-        for each in sorted(zones - {first.rack})
+        next(broker for broker in ranked if broker.rack == each) for each in sorted(zones - {first.rack})
     )
     return [first, *others]
 

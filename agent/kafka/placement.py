@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from agent.cluster.brokers import partition_subject, replicas, zone_of
+from agent.cluster.brokers import zone_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from core.errors import SiltstoneError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
+    from agent.cluster.replica_cache import ReplicaTable
     from agent.kafka.api_definition import RequestContext
     from catalog.model import Broker, Topic
     from catalog.topics.local_leaders import LocalLeader
@@ -30,7 +31,7 @@ _LISTENER_NOT_FOUND_VERSION: Final = 6  # of Metadata
 class Placement:
     """Leaders and replicas of one topic, as one client sees them.
 
-    `epoch` is the leader epoch of partitions in the object store. `brokers` are those on the client's
+    `epoch` and `replicas` are those of partitions in the object store. `brokers` are those on the client's
     listener, and `live_nodes` has the node ids of all. `no_listener` is the error for a leader that is not on
     the listener.
     """
@@ -40,15 +41,18 @@ class Placement:
     brokers: Sequence[Broker]
     live_nodes: AbstractSet[int]
     no_listener: ErrorCode
-    zone: str | None
+    replicas: ReplicaTable
     leaders: Mapping[int, LocalLeader]
+
+    def steps_of(self, partition: int) -> int:
+        """Return the steps of work (see `CooperativeYield`) that `describe` takes."""
+        return 1 if self.topic.is_local else 1 + self.replicas.steps_of(self.topic.topic_id, partition)
 
     def describe(self, partition: int) -> Struct:
         """Return a partition for the responses of Metadata and DescribeTopicPartitions."""
         if self.topic.is_local:
             return self._describe_local(partition)
-        subject = partition_subject(self.topic.topic_id, partition)
-        nodes = [each.node_id for each in replicas(self.brokers, subject, self.zone)]
+        nodes = self.replicas.of(self.topic.topic_id, partition)
         return Struct(
             partition_index=partition,
             leader_id=nodes[0],
@@ -94,15 +98,17 @@ async def placements_of(
     # As in Kafka's Metadata. The only version of DescribeTopicPartitions is 0.
     has_error = context.version >= _LISTENER_NOT_FOUND_VERSION
     no_listener = ErrorCode.listener_not_found if has_error else ErrorCode.leader_not_available
-    zone, epoch = zone_of(context.client_id), context.services.epoch.current
+    replicas = context.services.replicas.among(brokers, zone_of(context.client_id))
+    epoch = context.services.epoch.current
+    live_nodes = frozenset(broker.node_id for broker in live)
     return [
         Placement(
             topic=topic,
             epoch=epoch,
             brokers=brokers,
-            live_nodes=frozenset(broker.node_id for broker in live),
+            live_nodes=live_nodes,
             no_listener=no_listener,
-            zone=zone,
+            replicas=replicas,
             leaders=leaders.get(topic.topic_id, {}),
         )
         for topic in topics

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from agent.cluster.brokers import Brokers
     from agent.cluster.catalog_epoch import CatalogEpoch
+    from agent.cluster.replica_cache import ReplicaCache
     from agent.cluster.topic_directory import TopicDirectory
     from agent.groups.coordinator import GroupCoordinator
     from agent.kafka.automatic_topics import AutomaticTopics
@@ -53,6 +54,7 @@ class KafkaServices:
     memory_reads: MemoryReads
     timestamps: TimestampLookup
     brokers: Brokers
+    replicas: ReplicaCache
     epoch: CatalogEpoch
     groups: GroupCoordinator
     transactions: TransactionCoordinator

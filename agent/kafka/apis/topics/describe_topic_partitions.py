@@ -42,8 +42,8 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
             described.append(Struct(name=part.name, error_code=part.topic))
             await yielding.step()
         else:
-            described.append(_describe(next(placements), part, context))
-            await yielding.step(1 + len(part.partitions))
+            described.append(await _describe(next(placements), part, context, yielding))
+            await yielding.step()
     return Struct(topics=described, next_cursor=page.cursor)
 
 
@@ -99,11 +99,17 @@ def _page(request: Struct, found: Mapping[str, Topic | ErrorCode]) -> _Page:
     return _Page(parts, None)
 
 
-def _describe(placement: Placement, part: _Part, context: RequestContext) -> Struct:
-    partitions = [placement.describe(partition) for partition in part.partitions]
-    for each in partitions:
+async def _describe(
+    placement: Placement, part: _Part, context: RequestContext, yielding: CooperativeYield
+) -> Struct:
+    partitions = []
+    for partition in part.partitions:
+        steps = placement.steps_of(partition)
+        described = placement.describe(partition)
         # The schema allows null. Kafka never sends it, and its own client does not expect it.
-        each.eligible_leader_replicas = each.last_known_elr = []
+        described.eligible_leader_replicas = described.last_known_elr = []
+        partitions.append(described)
+        await yielding.step(steps)
     return Struct(
         name=part.name,
         topic_id=placement.topic.topic_id,

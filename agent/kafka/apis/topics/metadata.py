@@ -103,8 +103,9 @@ async def _describe_all(
 async def _partitions(placement: Placement, yielding: CooperativeYield) -> list[Struct]:
     parts = []
     for partition in range(placement.topic.partition_count):
+        steps = placement.steps_of(partition)
         parts.append(placement.describe(partition))
-        await yielding.step()
+        await yielding.step(steps)
     return parts
 
 
