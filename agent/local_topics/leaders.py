@@ -1,5 +1,8 @@
 """Leaders of the partitions of local topics: looked up, cached for a moment, and assigned if there is none.
 
+A lookup is good for a second. After that it is confirmed by the version of all leaders, which one row of the
+catalog has, and repeated only if some leader has changed since.
+
 A partition without a leader is assigned to a live agent with disks, by rendezvous hashing. The first agent
 whose claim reaches the catalog decides for all.
 """
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
     from agent.runtime.work_pool import WorkPool
     from catalog.model import Broker, Topic
+    from catalog.topics.changes import TopicVersion
     from catalog.topics.local_leaders import LocalLeader, LocalLeaders
     from core.clock import Clock
     from local_tier.manager.log_manager import LogManager
@@ -74,6 +78,10 @@ class LeaderDirectory:
         self._pool = pool
         self._clock = clock
         self._cache: dict[UUID, tuple[float, MutableMapping[int, LocalLeader]]] = {}
+        self._versions: dict[UUID, TopicVersion] = {}  # that the cached leaders had, or an earlier one
+        self._version: TopicVersion | None = None
+        self._version_until = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
         self._lookups: dict[tuple[UUID, int], asyncio.Task[Mapping[UUID, Mapping[int, LocalLeader]]]] = {}
 
     async def of(self, topic: Topic, brokers: Sequence[Broker]) -> Mapping[int, LocalLeader]:
@@ -81,14 +89,17 @@ class LeaderDirectory:
 
         Some partitions have none while no live agent has disks.
         """
+        now = self._clock.monotonic()
+        if self._version_until > now:
+            self._confirm(topic)
         until, leaders = self._cache.get(topic.topic_id, _UNKNOWN)
-        if until > self._clock.monotonic():
+        if until > now:
             return leaders
         key = topic.topic_id, topic.partition_count
         lookup = self._lookups.get(key)
         if lookup is None:
             lookup = asyncio.get_running_loop().create_task(
-                self._look_up([topic], brokers), name="leaders of a local topic"
+                self._find([topic], brokers), name="leaders of a local topic"
             )
             self._lookups[key] = lookup
             lookup.add_done_callback(partial(self._looked_up, key))
@@ -112,14 +123,11 @@ class LeaderDirectory:
 
         If the catalog does not respond, it returns the leaders that were last known.
         """
-        now = self._clock.monotonic()
-        cached = {topic.topic_id: self._cache.get(topic.topic_id, _UNKNOWN) for topic in topics}
-        missing = [topic for topic in topics if cached[topic.topic_id][0] <= now]
         found: dict[UUID, Mapping[int, LocalLeader]]
-        found = {topic_id: leaders for topic_id, (_, leaders) in cached.items()}
+        found = {topic.topic_id: self._cache.get(topic.topic_id, _UNKNOWN)[1] for topic in topics}
         try:
-            for start in range(0, len(missing), _MAX_TOPICS_PER_QUERY):
-                found.update(await self._look_up(missing[start : start + _MAX_TOPICS_PER_QUERY], brokers))
+            for start in range(0, len(topics), _MAX_TOPICS_PER_QUERY):
+                found.update(await self._find(topics[start : start + _MAX_TOPICS_PER_QUERY], brokers))
         except SiltstoneError as error:
             _log.warning("leaders of local topics could not be looked up", reason=str(error))
         return found
@@ -149,9 +157,59 @@ class LeaderDirectory:
         else:
             leaders[partition.partition] = replace(leader, directory_id=recorded)
 
+    async def _find(
+        self, topics: Sequence[Topic], brokers: Sequence[Broker]
+    ) -> Mapping[UUID, Mapping[int, LocalLeader]]:
+        """Return the leaders of topics. Look up those that are neither cached nor confirmed."""
+        if self._missing(topics):
+            await self._read_version()
+            for topic in topics:
+                self._confirm(topic)
+        found: dict[UUID, Mapping[int, LocalLeader]]
+        found = {topic.topic_id: self._cache.get(topic.topic_id, _UNKNOWN)[1] for topic in topics}
+        missing = self._missing(topics)
+        if missing:
+            found.update(await self._look_up(missing, brokers))
+        return found
+
+    def _missing(self, topics: Sequence[Topic]) -> list[Topic]:
+        now = self._clock.monotonic()
+        return [topic for topic in topics if self._cache.get(topic.topic_id, _UNKNOWN)[0] <= now]
+
+    def _confirm(self, topic: Topic) -> None:
+        """Let the cached leaders of a topic count for as long as the version, if none has changed since."""
+        until, leaders = self._cache.get(topic.topic_id, _UNKNOWN)
+        if (
+            until < self._version_until
+            and self._versions.get(topic.topic_id) == self._version
+            and len(leaders) == topic.partition_count
+        ):
+            self._cache[topic.topic_id] = (self._version_until, leaders)
+
+    async def _read_version(self) -> None:
+        """Read the version of all leaders unless it is known. Callers at the same time share a statement."""
+        if self._version_until > self._clock.monotonic():
+            return
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_task(
+                self._read_version_now(), name="version of the leaders of local topics"
+            )
+            self._reading.add_done_callback(self._read)
+        await asyncio.shield(self._reading)
+
+    async def _read_version_now(self) -> None:
+        self._version = await self._pool.run(self._table.version)
+        self._version_until = self._clock.monotonic() + _CACHE_SECONDS
+
+    def _read(self, reading: asyncio.Task[None]) -> None:
+        self._reading = None
+        if not reading.cancelled():
+            reading.exception()  # all callers may have been cancelled
+
     async def _look_up(
         self, topics: Sequence[Topic], brokers: Sequence[Broker]
     ) -> Mapping[UUID, Mapping[int, LocalLeader]]:
+        version = self._version  # read before the leaders
         of_topics = partial(self._table.of_topics, [topic.topic_id for topic in topics])
         found = await self._pool.run(of_topics)
         candidates = [broker for broker in brokers if broker.has_local_logs]
@@ -168,8 +226,11 @@ class LeaderDirectory:
             found = await self._pool.run(of_topics)
         if len(self._cache) + len(topics) > _MAX_CACHED_TOPICS:
             self._cache.clear()
+            self._versions.clear()
         until = self._clock.monotonic() + _CACHE_SECONDS
         for topic in topics:
             if len(found[topic.topic_id]) == topic.partition_count:
                 self._cache[topic.topic_id] = (until, found[topic.topic_id])
+                if version is not None:
+                    self._versions[topic.topic_id] = version
         return found
