@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from agent.cluster.commits import CommittedFile
     from agent.runtime.work_pool import WorkPool
     from catalog.model import SectionResult, Topic
+    from catalog.topics.changes import TopicVersion
+    from catalog.topics.repository import TopicList
     from core.clock import Clock
 
 _MAX_CACHED_TOPICS = 100_000
+_MAX_LISTED_TOPICS = 20_000  # about half a kilobyte each
 _MAX_KEYS_PER_QUERY = 5_000  # with one query
 Key = TypeVar("Key")
 
@@ -46,6 +49,10 @@ class TopicTable(Protocol):
         """Return the topics that exist."""
         ...
 
+    def changed_since(self, known: TopicVersion | None, /) -> TopicList | None:
+        """Return all topics; None if their version is still `known`."""
+        ...
+
 
 class TopicDirectory:
     """Bounded cache of topics with short-lived entries. Belongs to the event loop."""
@@ -57,6 +64,22 @@ class TopicDirectory:
         self._ttl_seconds = cache_ms / 1000
         self._by_name: dict[str, tuple[float, Topic]] = {}
         self._by_id: dict[UUID, tuple[float, Topic]] = {}
+        self._listed: TopicList | None = None
+
+    async def all(self) -> Sequence[Topic]:
+        """Return all topics by name as the catalog has them now.
+
+        Up to 20,000 topics are cached, and listed again only after a change.
+        """
+        listed = self._listed
+        changed = await self._pool.run(
+            partial(self._topics.changed_since, None if listed is None else listed.version)
+        )
+        if changed is None:
+            assert listed is not None
+            return listed.topics
+        self._listed = changed if len(changed.topics) <= _MAX_LISTED_TOPICS else None
+        return changed.topics
 
     def cached(self, name: str) -> Topic | None:
         """Return the topic `name` from the cache, or None if it is missing or too old."""

@@ -63,8 +63,7 @@ async def _requested(request: Struct, context: RequestContext) -> list[tuple[Top
     """Return the requested topics and partitions; as in Kafka, unknown ones are left out."""
     services = context.services
     if request.topics is None:
-        every = await services.pools.catalog.run(services.catalog.topics.list)
-        return [(topic, range(topic.partition_count)) for topic in every]
+        return [(topic, range(topic.partition_count)) for topic in await services.directory.all()]
     known = await services.directory.get_many(wanted.topic for wanted in request.topics)
     return [(known[wanted.topic], wanted.partitions) for wanted in request.topics if wanted.topic in known]
 

@@ -40,7 +40,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
 async def _names(kind: ResourceType, context: RequestContext) -> list[str]:
     services = context.services
     if kind is ResourceType.TOPIC:
-        return [each.name for each in await services.pools.catalog.run(services.catalog.topics.list)]
+        return [each.name for each in await services.directory.all()]
     if kind is ResourceType.GROUP:
         return list(await services.pools.catalog.run(services.catalog.group_configs.list))
     if kind is ResourceType.CLIENT_METRICS:

@@ -74,8 +74,7 @@ async def find_topics_by_name(names: Iterable[str], context: RequestContext) -> 
 
 async def visible_topics(context: RequestContext) -> list[Topic]:
     """Return all topics that the client may describe."""
-    services = context.services
-    every = await services.pools.catalog.run(services.catalog.topics.list)
+    every = await context.services.directory.all()
     visible = await listed_names(context, DESCRIBE_TOPIC, (topic.name for topic in every))
     return [topic for topic in every if visible is None or topic.name in visible]
 
