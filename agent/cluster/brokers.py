@@ -12,7 +12,7 @@ import asyncio
 import base64
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
@@ -31,6 +31,10 @@ _log = structlog.get_logger(__name__)
 _CACHE_SECONDS = 0.5
 # Heartbeats of group members wait for a lookup, and a hanging catalog may take half a minute or more.
 _LOOKUP_TIMEOUT_SECONDS = 1.0
+_MAX_CACHED_GROUPS: Final = 50_000
+_MAX_CACHED_LENGTH: Final = 128  # any client may name groups
+HASHES_PER_STEP: Final = 4
+"""Hashes that are as much work as a step of `CooperativeYield`."""
 
 
 def choose(brokers: Sequence[Broker], subject: bytes) -> Broker:
@@ -70,6 +74,34 @@ def replicas(brokers: Sequence[Broker], subject: bytes, zone: str | None) -> lis
         next(broker for broker in ranked if broker.rack == each) for each in sorted(zones - {first.rack})
     )
     return [first, *others]
+
+
+class Coordinators:
+    """The coordinators of groups, cached while the same brokers are live. For use by one thread at a time.
+
+    A choice costs a hash for each broker, and each heartbeat of a member needs the one of its group.
+    """
+
+    def __init__(self) -> None:
+        self._live: Sequence[Broker] = ()
+        self._by_id: dict[int, Broker] = {}
+        self._chosen: dict[str, int] = {}
+
+    def of(self, live: Sequence[Broker], group_id: str) -> Broker:
+        """Return the broker that coordinates a group while these brokers are live."""
+        if live is not self._live:
+            by_id = {each.node_id: each for each in live}
+            if by_id.keys() != self._by_id.keys():
+                self._chosen.clear()
+            self._live, self._by_id = live, by_id
+        node_id = self._chosen.get(group_id)
+        if node_id is None:
+            node_id = choose(live, b"group:" + group_id.encode()).node_id
+            if len(group_id) <= _MAX_CACHED_LENGTH:
+                if len(self._chosen) >= _MAX_CACHED_GROUPS:
+                    self._chosen.clear()
+                self._chosen[group_id] = node_id
+        return self._by_id[node_id]
 
 
 class Liveness(Protocol):
@@ -121,6 +153,7 @@ class Brokers:
         self._lookup_timeout_seconds = lookup_timeout_seconds
         self._lookup_deadline = 0.0  # by the loop's time
         self._lookup: asyncio.Task[None] | None = None
+        self._coordinators = Coordinators()
 
     async def live(self) -> tuple[Broker, ...]:
         """Return the live brokers by node id, including this agent.
@@ -170,8 +203,9 @@ class Brokers:
         """
         live = await self.live()
         if not self._is_listed or self._liveness.is_overdue:
-            live = tuple(broker for broker in live if broker.node_id != self.own.node_id) or live
-        return choose(live, b"group:" + key.encode())
+            others = tuple(broker for broker in live if broker.node_id != self.own.node_id)
+            return choose(others or live, b"group:" + key.encode())
+        return self._coordinators.of(live, key)
 
     def term(self) -> int:
         """Return a number that rises whenever other agents may have taken over groups of this agent.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from agent.cluster.brokers import partition_subject, replicas
+from agent.cluster.brokers import HASHES_PER_STEP, partition_subject, replicas
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _MAX_TABLES: Final = 16  # zones and listeners, before and after a change of the brokers
 _MAX_PARTITIONS: Final = 100_000  # in all tables, about 100 bytes each
-_HASHES_PER_STEP: Final = 4
 
 
 class ReplicaTable:
@@ -35,7 +34,7 @@ class ReplicaTable:
         """Return the steps of work (see `CooperativeYield`) that `of` takes: none for a cached partition."""
         if partition in self._nodes.get(topic_id, ()):
             return 0
-        return len(self._brokers) // _HASHES_PER_STEP
+        return len(self._brokers) // HASHES_PER_STEP
 
     def of(self, topic_id: UUID, partition: int) -> tuple[int, ...]:
         """Return the node ids of a partition's replicas. The leader of these clients is the first."""

@@ -23,7 +23,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from agent.cluster.brokers import choose
+from agent.cluster.brokers import Coordinators
 from agent.runtime.health import start_essential_task
 from catalog.groups.offsets import OffsetCursor
 from core.outage import Outage
@@ -99,6 +99,7 @@ class ConsumerLag(Collector):
         self._page_size = page_size
         self._outage = Outage("consumer lag", clock=clock, ids=ids, max_pause_seconds=self._interval_seconds)
         self._cursor = OffsetCursor()
+        self._coordinators = Coordinators()  # for the thread that reads a page
         self._round = _Round()
         self._published = _Round()
         self._task: asyncio.Task[None] | None = None
@@ -141,16 +142,12 @@ class ConsumerLag(Collector):
     def _read_page(self, live: Sequence[Broker]) -> OffsetCursor | None:
         found, cursor = self._offsets.page(self._cursor, self._page_size)
         own, mine = self._brokers.own.node_id, self._round
-        owners: dict[str, int] = {}
         for each in found:
             end = each.high_watermark
             if end is None:
                 end = self._local_high_watermark(each.topic_name, each.partition)
-            else:
-                if each.group_id not in owners:
-                    owners[each.group_id] = choose(live, b"group:" + each.group_id.encode()).node_id
-                if owners[each.group_id] != own:
-                    continue
+            elif self._coordinators.of(live, each.group_id).node_id != own:
+                continue
             if end is not None:
                 lag = max(0, end - each.committed_offset)
                 mine.lags.append(

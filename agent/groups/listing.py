@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.groups.classic.messages import ClassicGroupState
+from agent.runtime.cooperative_yield import CooperativeYield
 
 if TYPE_CHECKING:
     from agent.groups.cache.group_cache import GroupCache
@@ -38,9 +39,13 @@ class GroupList:
     async def all(self) -> list[ListedGroup]:
         """Return all groups that this agent coordinates."""
         found: list[ListedGroup] = []
-        after = ""
+        after, yielding = "", CooperativeYield()
         while page := await self._cache.store.call(partial(self._table.page, after, limit=_PAGE_SIZE)):
-            found += [self._listed(each) for each in page if await self._ownership.is_own(each.group_id)]
+            steps = await self._ownership.steps_of_a_check()
+            for each in page:
+                if await self._ownership.is_own(each.group_id):
+                    found.append(self._listed(each))
+                await yielding.step(steps)
             after = page[-1].group_id
         return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from agent.cluster.brokers import HASHES_PER_STEP
 from agent.groups.errors import ErrorCode, GroupError
 from catalog.groups.names import check_group_name
 
@@ -62,6 +63,10 @@ class GroupOwnership:
     async def live(self) -> Sequence[Broker]:
         """Return the live agents."""
         return await self._brokers.live()
+
+    async def steps_of_a_check(self) -> int:
+        """Return the steps of work (see `CooperativeYield`) that `is_own` may take: a hash for each agent."""
+        return 1 + len(await self._brokers.live()) // HASHES_PER_STEP
 
     async def is_own(self, group_id: str) -> bool:
         """Return True if this agent coordinates the group."""

@@ -17,6 +17,7 @@ from agent.groups.cache.timers import GroupTimers
 from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.errors import ErrorCode, GroupError
 from agent.groups.memory import GroupMemory
+from agent.runtime.cooperative_yield import CooperativeYield
 from agent.runtime.health import start_essential_task
 
 if TYPE_CHECKING:
@@ -295,9 +296,11 @@ class GroupCache:
         live = await self._ownership.live()
         self._drop_all_after_lapse()
         if live != seen:
+            steps, yielding = await self._ownership.steps_of_a_check(), CooperativeYield()
             for cached in list(self._groups.values()):
                 if not await self._ownership.is_own(cached.group.group_id):
                     self.drop(cached, ErrorCode.not_coordinator)
+                await yielding.step(steps)
         return live
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from agent.cluster.brokers import Brokers
+from agent.cluster import brokers as brokers_module
+from agent.cluster.brokers import Brokers, choose
 from agent.runtime.work_pool import WorkPool
 from catalog.errors import CatalogUnavailableError
 from catalog.model import Broker
@@ -16,6 +17,8 @@ from core.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+
+    import pytest
 
 _TIMEOUT_SECONDS = 120.0  # without a response, the test fails
 
@@ -43,6 +46,60 @@ class _Liveness:
     heartbeat_sent_at: float = 0.0
     lapses: int = 0
     is_overdue: bool = False
+
+
+def test_a_group_costs_hashes_only_when_other_brokers_are_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator is the one that the rule chooses, with its current address."""
+    table, clock, liveness = _Table(), ManualClock(), _Liveness()
+    pool = WorkPool("catalog", threads=1, max_waiting=1)
+    groups = [*(f"g-{number}" for number in range(100)), "long" * 100]
+    hashes, score = [0], brokers_module._score
+
+    def count(subject: bytes, broker: Broker) -> bytes:
+        hashes[0] += 1
+        return score(subject, broker)
+
+    async def check(brokers: Brokers) -> int:
+        """Compare the coordinators with the rule; return the number of hashes."""
+        clock.advance(1)
+        live = await brokers.live()
+        if liveness.is_overdue:
+            live = tuple(each for each in live if each != brokers.own)
+        expected = [choose(live, b"group:" + group.encode()) for group in groups]
+        hashes[0] = 0
+        with monkeypatch.context() as counted:
+            counted.setattr(brokers_module, "_score", count)
+            assert [await brokers.coordinator(group) for group in groups] == expected
+        return hashes[0]
+
+    async def scenario() -> None:
+        brokers = Brokers(
+            cast("Any", table),
+            _broker(1),
+            cluster_id=UUID(int=1),
+            pool=pool,
+            clock=clock,
+            liveness=liveness,
+            silent_ms=1,
+        )
+        table.brokers = [_broker(number) for number in range(1, 51)]
+        assert await check(brokers) == 101 * 50
+        assert await check(brokers) == 50  # an id that is too long for the cache
+        table.brokers = [replace(each, host="elsewhere") for each in table.brokers]
+        assert await check(brokers) == 50
+        table.brokers = table.brokers[:-1]
+        assert await check(brokers) == 101 * 49
+        liveness.is_overdue = True
+        assert await check(brokers) == 101 * 48
+        liveness.is_overdue = False
+        assert await check(brokers) == 49
+        monkeypatch.setattr(brokers_module, "_MAX_CACHED_GROUPS", 10)
+        table.brokers = table.brokers[:-1]
+        assert await check(brokers) == 101 * 48
+        assert len(brokers._coordinators._chosen) == 10
+
+    asyncio.run(scenario())
+    pool.close()
 
 
 def _broker(node_id: int) -> Broker:
