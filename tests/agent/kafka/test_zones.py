@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.cluster import brokers as brokers_module
 from agent.cluster.brokers import choose, replicas, zone_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
@@ -116,6 +117,30 @@ def test_leaders_are_in_the_clients_zone(zones: dict[str, BrokerThread]) -> None
         assert {each.rack for each in described} == {"a", "b"}
     kill(zones["b"])
     until(lambda: leaders(zones["a"], "siltstone_az=b") == {(ids["a"], 1)})
+
+
+def test_each_partition_is_in_the_log_directory_of_one_agent(
+    zones: dict[str, BrokerThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repeated request hashes no broker again."""
+    zones["a"].create_topic("granite", 20)
+    hashed, score = [0], brokers_module._score
+
+    def count(subject: bytes, broker: Broker) -> bytes:
+        hashed[0] += not subject.startswith(b"group:")
+        return score(subject, broker)
+
+    def listed(zone: str) -> set[int]:
+        with Wire(zones[zone].host_and_port) as wire:
+            (store,) = wire.ask("describe_log_dirs", 4, Struct(topics=None)).results
+        return {part.partition_index for topic in store.topics for part in topic.partitions}
+
+    found = {zone: listed(zone) for zone in zones}
+    assert found["a"] | found["b"] == {*range(20)}
+    assert not found["a"] & found["b"]
+    monkeypatch.setattr(brokers_module, "_score", count)
+    assert {zone: listed(zone) for zone in zones} == found
+    assert hashed == [0]
 
 
 def test_a_fetch_from_another_rack_gets_a_preferred_read_replica(zones: dict[str, BrokerThread]) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent.cluster.brokers import choose, partition_subject
 from agent.kafka.api_definition import Api
 from agent.kafka.authorization import is_allowed, refusal
 from agent.kafka.codec import Struct
@@ -113,7 +112,7 @@ async def _describe_object_store(
 ) -> list[Struct]:
     """Return the sizes of the partitions in the object store that this agent leads, by topic."""
     services = context.services
-    brokers = await services.brokers.live()
+    replicas = services.replicas.among(await services.brokers.live(), None)
     own = services.brokers.own.node_id
     yielding, topics = CooperativeYield(), []
     for start in range(0, len(requested), _CHUNK_TOPICS):
@@ -124,10 +123,10 @@ async def _describe_object_store(
             parts = []
             for partition in partitions:
                 size = sizes.get(PartitionId(topic.topic_id, partition))
-                subject = partition_subject(topic.topic_id, partition)
-                if size is not None and choose(brokers, subject).node_id == own:
+                steps = 1 if size is None else 1 + replicas.steps_of(topic.topic_id, partition)
+                if size is not None and replicas.of(topic.topic_id, partition)[0] == own:
                     parts.append(Struct(partition_index=partition, partition_size=size))
-                await yielding.step()
+                await yielding.step(steps)
             if parts:
                 topics.append(Struct(name=topic.name, partitions=parts))
     return topics
