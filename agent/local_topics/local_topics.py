@@ -30,6 +30,7 @@ from agent.local_topics.log_config import log_config_of
 from agent.local_topics.partition_locks import PartitionLocks
 from agent.read.fetch_result import offset_error
 from agent.read.hot_tail import TailRead
+from agent.runtime.cooperative_yield import CooperativeYield
 from agent.runtime.errors import BusyError, StoppingError
 from agent.write.failed_producers import FOLLOWS_FAILED_DETAIL
 from agent.write.pending_append import AppendResult, PendingAppend
@@ -483,12 +484,34 @@ class LocalTopics:
             ]
         cursor.served.is_cut = True
 
-    async def delete_records(self, topic: Topic, partition: int, before_offset: int) -> int:
-        """Delete the records below an offset (-1: all), durably; return the new log start offset."""
-        partition_id = PartitionId(topic.topic_id, partition)
-        async with self.changing(topic, partition_id) as (log, _):
-            delete = partial(self._manager.delete_records, log.topic_partition, before_offset)
-            return await self._disks.of(log).run(delete)
+    async def delete_records(self, wanted: Sequence[tuple[Topic, int, int]]) -> list[int | SiltstoneError]:
+        """Delete the records of partitions below an offset (-1: all), durably.
+
+        Return the new log start offset of each partition, or its error. A log directory writes the log starts
+        of all its logs to one file, so they become durable together. A log that moves to another directory
+        meanwhile has its log start in the file there.
+        """
+        yielding = CooperativeYield()
+        results: list[int | SiltstoneError] = []
+        directories: dict[Path, list[int]] = {}
+        for number, (topic, partition, before_offset) in enumerate(wanted):
+            try:
+                async with self.changing(topic, PartitionId(topic.topic_id, partition)) as (log, _):
+                    path = log.directory.parent
+                    start = await self._disks.at(path).run(partial(log.delete_records, before_offset))
+            except SiltstoneError as error:
+                results.append(error)
+            else:
+                results.append(start)
+                directories.setdefault(path, []).append(number)
+            await yielding.step()
+        for path, numbers in directories.items():
+            try:
+                await self._disks.at(path).run(partial(self._manager.checkpoint_log_starts, path))
+            except SiltstoneError as error:
+                for number in numbers:
+                    results[number] = error
+        return results
 
     async def query(self, topic: Topic, partition: int, query: Callable[[UnifiedLog], T]) -> T:
         """Run a query on a partition's log in the pool; it may block."""

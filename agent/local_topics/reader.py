@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from agent.read.fetch_memory import HeldRecords
     from agent.read.fetch_plan import Cursor
     from catalog.model import Extent, PartitionState, Topic
+    from core.errors import SiltstoneError
     from local_tier.log.leader_epoch_file_cache import EpochEntry
     from local_tier.log.unified_log import UnifiedLog
     from local_tier.manager.log_manager import LogManager
@@ -216,9 +217,11 @@ class LocalLogReader:
         """Return the first record of a local topic with the largest timestamp."""
         return await self._local_of(topic).query(topic, partition, lambda log: log.offset_of_max_timestamp())
 
-    async def delete_records(self, topic: Topic, partition: int, before_offset: int) -> int:
-        """Delete the records of a local topic below an offset (-1: all); return the new log start offset."""
-        return await self._local_of(topic).delete_records(topic, partition, before_offset)
+    async def delete_records(self, wanted: Sequence[tuple[Topic, int, int]]) -> list[int | SiltstoneError]:
+        """Do what `LocalTopics.delete_records` does. Without disks, return an error for each partition."""
+        if self.local_topics is None:
+            return [no_local_disks_error(topic.name) for topic, _, _ in wanted]
+        return await self.local_topics.delete_records(wanted)
 
     async def end_of_epoch(self, topic: Topic, partition: int, epoch: int) -> EpochEntry:
         """Return the last epoch of a local topic at or before `epoch` and its end offset; -1 if unknown."""

@@ -237,17 +237,15 @@ class LocalStorage:
         except SiltstoneError as error:
             self._outage.failed(error)
             return
-        for log in homeless:
-            disposal = disposals.get((log.topic_partition, _id_of(log)))
-            if disposal is not None:
-                with suppress(LogDirectoryOfflineError):  # decided again when the directory is back
-                    self.manager.set_aside(log, disposal)
+        decided = [(log, disposals.get((log.topic_partition, _id_of(log)))) for log in homeless]
+        self.manager.set_all_aside((log, disposal) for log, disposal in decided if disposal is not None)
         try:
             self._sync_set_aside(self.manager.set_aside_logs(path), topics)
         except SiltstoneError as error:
             self._outage.failed(error)
             return
         self._outage.succeeded()
+        self.manager.remove_marks(path)  # also of the logs that requests have opened
         for log in logs:
             topic = topics.get(_id_of(log))
             if topic is None or not _belongs_to(topic, log.topic_partition):

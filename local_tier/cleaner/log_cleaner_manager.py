@@ -81,11 +81,14 @@ class LogCleanerManager:
             now_ms = self._clock.now_ms()
             self.last_run_ms, self.max_compaction_delay_ms = now_ms, 0
             checkpoints = self.checkpoints()
+            repairs: dict[Path, dict[TopicPartition, int]] = {}
             dirty = [
-                self._measure(name, log, checkpoints.get(name), now_ms)
+                self._measure(name, log, checkpoints.get(name), now_ms, repairs)
                 for name, log in self._logs().items()
                 if log.config.compact and self._states.is_idle(name) and not self._is_uncleanable(log)
             ]
+            for directory, offsets in repairs.items():
+                self.update_checkpoints(directory, offsets)
             dirty = [one for one in dirty if one.total_bytes > 0]
             self.dirtiest_ratio = max((one.cleanable_ratio for one in dirty), default=0.0)
             due = [one for one in dirty if one.is_due]
@@ -99,7 +102,7 @@ class LogCleanerManager:
         """End a cleaning. Unless it was aborted, the next one begins at `end_offset`."""
         with self._lock:
             if self._states.end(log.topic_partition):
-                self.update_checkpoint(log.directory.parent, log.topic_partition, end_offset)
+                self.update_checkpoints(log.directory.parent, {log.topic_partition: end_offset})
             self._changed.notify_all()
 
     def begin_deletions(self) -> list[UnifiedLog]:
@@ -146,21 +149,20 @@ class LogCleanerManager:
             if self._states.is_aborted(log):
                 raise CleaningAbortedError(f"the cleaning of {log} was asked to stop")
 
-    def update_checkpoint(self, directory: Path, log: TopicPartition, offset: int | None) -> None:
-        """Write or remove the first dirty offset of a log.
+    def update_checkpoints(self, directory: Path, changes: Mapping[TopicPartition, int | None]) -> None:
+        """Write the first dirty offsets of logs together, or remove those that are None.
 
-        Entries of logs that no longer exist are removed, too.
+        Entries of logs that no longer exist are removed, too. The file is not written if nothing changes.
         """
         with self._lock:
             checkpoint = self._checkpoints.get(directory)
             if checkpoint is None:
                 return
-            known = self._logs()
-            offsets = {name: value for name, value in _read(checkpoint).items() if name in known}
-            offsets.pop(log, None)
-            if offset is not None:
-                offsets[log] = offset
-            self._write(checkpoint, offsets)
+            known, before = self._logs(), _read(checkpoint)
+            offsets = {name: value for name, value in before.items() if name in known and name not in changes}
+            offsets |= {name: value for name, value in changes.items() if value is not None}
+            if offsets != before:
+                self._write(checkpoint, offsets)
 
     def truncate_checkpoint(self, directory: Path, log: TopicPartition, offset: int) -> None:
         """Lower the first dirty offset after a truncation to `offset`."""
@@ -178,8 +180,8 @@ class LogCleanerManager:
         """Move the entry of a log that is now in a directory of another manager."""
         offset = self.checkpoints().get(log)
         if offset is not None:
-            other.update_checkpoint(target, log, offset)
-            self.update_checkpoint(source, log, None)
+            other.update_checkpoints(target, {log: offset})
+            self.update_checkpoints(source, {log: None})
         with self._lock:
             was_uncleanable = log in self._uncleanable.get(source, ())
             self._uncleanable.get(source, set()).discard(log)
@@ -237,12 +239,18 @@ class LogCleanerManager:
         return idle_logs
 
     def _measure(
-        self, name: TopicPartition, log: UnifiedLog, checkpointed: int | None, now_ms: int
+        self,
+        name: TopicPartition,
+        log: UnifiedLog,
+        checkpointed: int | None,
+        now_ms: int,
+        repairs: dict[Path, dict[TopicPartition, int]],
     ) -> LogToClean:
+        """Measure a log. Add its first dirty offset to `repairs` if the checkpoint has a wrong one."""
         try:
             offsets = cleanable_offsets(log, checkpointed, now_ms)
             if offsets.repair_checkpoint:
-                self.update_checkpoint(log.directory.parent, name, offsets.first_dirty_offset)
+                repairs.setdefault(log.directory.parent, {})[name] = offsets.first_dirty_offset
             measured, delay = log_to_clean(log, offsets, now_ms)
         except Exception as error:
             raise CleaningFailedError(

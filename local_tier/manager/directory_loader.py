@@ -365,12 +365,15 @@ class DirectoryLoader:
         topic_id: UUID | None,
         config: LogConfig,
         directories: Iterable[LogDirectory],
+        *,
+        prepare: Callable[[LogDirectory], None] = lambda _: None,
     ) -> UnifiedLog:
-        """Create a log in the first of `directories` whose disk works.
+        """Create a log in the first of `directories` whose disk works, after `prepare` of the directory.
 
         Raises LogDirectoryOfflineError if there is none.
         """
         for directory in directories:
+            prepare(directory)
             try:
                 return self._open(directory, name, config, topic_id=topic_id, had_clean_shutdown=True)
             except LogDirectoryOfflineError:  # the failure was reported already

@@ -35,15 +35,15 @@ class LogCheckpoints:
         self._on_failure = on_failure
         # Held from the collection of offsets to their write: older offsets must not replace newer ones.
         self._locks = {path: threading.RLock() for path in directories}
-        self._written_points: dict[Path, Mapping[TopicPartition, int]] = {}
+        self._written: dict[Path, Mapping[TopicPartition, int]] = {}
+        """The entries of checkpoints, which only this process writes, by the path of the file."""
 
     def write_recovery_points(self, directory: LogDirectory) -> None:
         """Write the recovery points. They are never too high, because only a flush advances them."""
         with self._locks[directory.path]:
             points = {name: log.recovery_point for name, log in self._logs(directory).items()}
             points |= self._kept(directory, "recovery_point")
-            if self._write(directory.recovery_points, points):
-                self._written_points[directory.path] = points
+            self._write(directory.recovery_points, points)
 
     def lower_recovery_point(
         self, directory: LogDirectory, name: TopicPartition, recovery_point: int
@@ -55,7 +55,7 @@ class LogCheckpoints:
         """
         with self._locks[directory.path]:
             try:
-                points = self._read_points(directory)
+                points = self._read(directory.recovery_points)
             except CorruptCheckpointError:
                 self.write_recovery_points(directory)
             except OSError as error:
@@ -63,13 +63,6 @@ class LogCheckpoints:
             else:
                 if points.get(name, 0) > recovery_point:
                     self.write_recovery_points(directory)
-
-    def _read_points(self, directory: LogDirectory) -> Mapping[TopicPartition, int]:
-        """Return the recovery points in the file, which only this process writes."""
-        points = self._written_points.get(directory.path)
-        if points is None:
-            points = self._written_points[directory.path] = directory.recovery_points.read()
-        return points
 
     def write_log_start_offsets(self, directory: LogDirectory) -> bool:
         """Write the log start offsets that differ from the first segment's base offset.
@@ -89,7 +82,7 @@ class LogCheckpoints:
         """Remove an entry of an older log with the same name, which a crash may have left."""
         with self._locks[directory.path]:
             try:
-                is_stale = name in directory.log_start_offsets.read()
+                is_stale = name in self._read(directory.log_start_offsets)
             except CorruptCheckpointError:
                 is_stale = True
             except OSError as error:
@@ -121,10 +114,18 @@ class LogCheckpoints:
         found = {log_name: getattr(log, name) for log_name, log in unreadable.items()}
         return {log_name: offset for log_name, offset in found.items() if offset is not None}
 
+    def _read(self, checkpoint: OffsetCheckpointFile) -> Mapping[TopicPartition, int]:
+        offsets = self._written.get(checkpoint.path)
+        if offsets is None:
+            offsets = self._written[checkpoint.path] = checkpoint.read()
+        return offsets
+
     def _write(self, checkpoint: OffsetCheckpointFile, offsets: Mapping[TopicPartition, int]) -> bool:
+        self._written.pop(checkpoint.path, None)  # after a failure it is not known what the file has
         try:
             checkpoint.write(offsets)
         except OSError as error:
             self._on_failure(checkpoint.path.parent, error)
             return False
+        self._written[checkpoint.path] = offsets
         return True

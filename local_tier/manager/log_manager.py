@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -51,11 +51,11 @@ from local_tier.manager.log_directories import (
 )
 from local_tier.manager.log_registry import DeletionQueue, LogRegistry
 from local_tier.manager.periodic_tasks import PeriodicTasks
-from local_tier.manager.set_aside_logs import Disposal, SetAsideLog, SetAsideLogs
+from local_tier.manager.set_aside_logs import Disposal, MarkedLogs, SetAsideLog, SetAsideLogs
 from local_tier.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
     from uuid import UUID
 
@@ -114,6 +114,7 @@ class LogManager:
         self._creation_locks = [threading.Lock() for _ in range(_CREATION_LOCKS)]
         self._registry = LogRegistry()
         self._set_aside = SetAsideLogs()
+        self._marked = MarkedLogs()
         self.on_reopen: Callable[[UUID, int], None] | None = None
         """Called with topic id and partition, just before and after a log that waited is served again."""
         self._failures = LogDirFailureChannel(
@@ -191,8 +192,8 @@ class LogManager:
             self._directories.open_all(self._clock, self._ids)
             self._loader.load(config_of)
             self._loader.set_unknown_aside(find_disposals)
-            for log in self._loader.reopened:
-                self._remove_mark(log)
+            self._marked.add(self._loader.reopened)
+            self.remove_marks()
             self._failures.take_failed_offline()
             self._directories.require_live()
         except BaseException:
@@ -282,9 +283,14 @@ class LogManager:
                 self._registry.require_readable(name)
                 self._require_not_set_aside(name, topic_id)
                 directories = self._directories.by_load(self._registry)
-                log = self._loader.create(PartitionDirectory(topic, partition), topic_id, config, directories)
+                log = self._loader.create(
+                    PartitionDirectory(topic, partition),
+                    topic_id,
+                    config,
+                    directories,
+                    prepare=lambda directory: self._remove_stale_entries(directory, name, 0),
+                )
                 self._registry.add(log)
-                self._correct_checkpoints(log)
             if log.topic_id is None:  # a crash prevented the write of the id; the log has no records
                 write_topic_id(self._file_system, log.directory, topic_id)
                 log.topic_id = topic_id
@@ -295,19 +301,13 @@ class LogManager:
             )
         return log
 
-    def _correct_checkpoints(self, log: UnifiedLog) -> None:
-        """Correct the checkpoints for a new log, before it has records.
-
-        With the entries of an older log of the same name, recovery would be wrong.
-        """
-        directory = self._directories.get(log.directory.parent)
-        if directory is not None:
-            self._remove_stale_entries(directory, log.topic_partition, log.recovery_point)
-
     def _remove_stale_entries(
         self, directory: LogDirectory, name: TopicPartition, recovery_point: int
     ) -> None:
-        """Remove entries of the checkpoints that an older log with this name has left."""
+        """Remove entries of the checkpoints that an older log with this name has left.
+
+        With them, the recovery of the log would be wrong.
+        """
         self._log_checkpoints.lower_recovery_point(directory, name, recovery_point)
         self._log_checkpoints.remove_log_start_offset(directory, name)
 
@@ -341,7 +341,7 @@ class LogManager:
         """Delete a copy that will not replace its log. Return False if it is not there any more."""
         name = future.topic_partition
         with self._creation_lock(name):
-            return self._remove(name, DirectoryState.DELETE, future=True, only=future)
+            return self._delete(name, future=True, only=future)
 
     def pause_cleaning(self, log: UnifiedLog) -> None:
         """Prevent cleaning and deletion of old segments until `resume_cleaning`; wait for a running one."""
@@ -384,8 +384,11 @@ class LogManager:
                 cleaners = self.cleaners
                 cleaners[source].manager.move_checkpoint(name, source, cleaners[target].manager, target)
                 self._checkpoint_recovery(target)  # without an entry, all of the log would be recovered
-                self._correct_checkpoints(future)
+                directory = self._directories.get(target)
+                if directory is not None:
+                    self._remove_stale_entries(directory, name, future.recovery_point)
                 self._rename_aside(before, DirectoryState.DELETE)
+                self._write_checkpoints({source})
         return future
 
     def delete(self, name: TopicPartition, *, future: bool = False) -> bool:
@@ -393,30 +396,77 @@ class LogManager:
 
         Raises LogDirectoryOfflineError if the log may be in a directory that is offline.
         """
-        if self._remove(name, DirectoryState.DELETE, future=future):
+        if self._delete(name, future=future):
             return True
         self._require_online(name)
         return False
 
-    def set_aside(self, log: UnifiedLog, disposal: Disposal) -> bool:
-        """Remove the logs of a partition whose current log is `log`. Return False if it no longer is.
+    def _delete(self, name: TopicPartition, *, future: bool, only: UnifiedLog | None = None) -> bool:
+        log = self._registry.remove(name, future=future, only=only)
+        if log is None:
+            return False
+        if not future:
+            with self._cleaning_paused(log):
+                self._manager_of(log).update_checkpoints(log.directory.parent, {name: None})
+        self._rename_aside(log, DirectoryState.DELETE)
+        self._write_checkpoints({log.directory.parent})
+        return True
 
-        A log that has taken the name meanwhile is not touched. A log without a topic id cannot wait.
+    def set_aside(self, log: UnifiedLog, disposal: Disposal) -> bool:
+        """Remove the logs of a partition, as `set_all_aside` does. Return False if it was not removed."""
+        return bool(self.set_all_aside([(log, disposal)]))
+
+    def set_all_aside(self, logs: Iterable[tuple[UnifiedLog, Disposal]]) -> list[UnifiedLog]:
+        """Remove the logs of partitions with these current logs. Return the logs that were removed.
+
+        A log is not removed if its disk has failed, or if it is no longer the current one. A log that has
+        taken its name meanwhile is not touched. A log without a topic id cannot wait.
+
+        The checkpoints of a directory have the entries of all its logs, so they are written once for all
+        logs that are removed. Until then, a crash leaves entries of logs that do not exist any more. A log
+        that takes such a name ignores them. An entry of the cleaner is removed before its log: without one,
+        all of the log counts as dirty.
         """
+        by_directory: dict[Path, list[tuple[UnifiedLog, Disposal]]] = {}
+        for log, disposal in logs:
+            by_directory.setdefault(log.directory.parent, []).append((log, disposal))
+        removed: list[UnifiedLog] = []
+        changed: set[Path] = set()
+        for path, group in by_directory.items():
+            self.remove_marks(path)  # a stray must not have one
+            cleaner_manager = self._services[path].cleaner.manager
+            with ExitStack() as paused:
+                for log, _ in group:
+                    paused.enter_context(self._cleaning_paused(log))
+                cleaner_manager.update_checkpoints(path, {log.topic_partition: None for log, _ in group})
+                for log, disposal in group:
+                    # The failure was reported, or an operator has removed the directory of the log.
+                    with suppress(LogDirectoryOfflineError, LogClosedError):
+                        if self._set_aside_one(log, disposal, changed):
+                            removed.append(log)
+        self._write_checkpoints(changed)
+        return removed
+
+    def _set_aside_one(self, log: UnifiedLog, disposal: Disposal, changed: set[Path]) -> bool:
+        """Remove the logs of a partition, and add the log directories of the removed ones to `changed`."""
         name, topic_id = log.topic_partition, log.topic_id
         state = DirectoryState.DELETE if disposal is Disposal.DELETE else DirectoryState.STRAY
         with self._creation_lock(name):  # no move or request replaces, opens or creates the log meanwhile
             if self._registry.get(name) is not log:
                 return False
             waits = disposal is Disposal.WAIT and topic_id is not None
+            if disposal is Disposal.STRAY and log in self._marked:
+                return False  # it was opened again just now
             if waits:
                 try:
                     log.flush(force_active=True)
                 except LogClosedError:  # its directory has failed
                     return False
                 self._mark(log)
-            if not self._remove(name, state, only=log):
+            if self._registry.remove(name, only=log) is None:
                 return False
+            changed.add(log.directory.parent)
+            self._rename_aside(log, state)
             if waits:
                 assert topic_id is not None
                 self._mark(log)  # records may have been deleted since
@@ -425,8 +475,11 @@ class LogManager:
             else:
                 self._loader.strays += disposal is not Disposal.DELETE
             future = self._registry.get(name, future=True)
-            if future is not None and future.topic_id == topic_id:
-                self._remove(name, DirectoryState.DELETE, future=True, only=future)  # a copy of the first log
+            if future is not None and future.topic_id == topic_id:  # a copy of the first log
+                removed = self._registry.remove(name, future=True, only=future)
+                if removed is not None:
+                    changed.add(future.directory.parent)
+                    self._rename_aside(future, DirectoryState.DELETE)
             return True
 
     def _mark(self, log: UnifiedLog) -> None:
@@ -437,20 +490,28 @@ class LogManager:
         except OSError as error:
             self._fail(log.directory.parent, error)
 
+    def remove_marks(self, path: Path | None = None) -> None:
+        """Remove the marks of logs that are served again, in one log directory or all.
+
+        First the checkpoints are written, once for all logs of a directory, so that they have the entries of
+        these logs. Until then, a start takes the entries from the mark, if they are higher, and recovers the
+        log.
+        """
+        for directory in self._directories.live:
+            logs = self._marked.take(directory.path) if path in {None, directory.path} else []
+            if logs and self._log_checkpoints.write_log_start_offsets(directory):
+                self._log_checkpoints.write_recovery_points(directory)
+                for log in logs:
+                    self._remove_mark(log)
+
     def _remove_mark(self, log: UnifiedLog) -> None:
-        """Remove the mark of a log that is served again, once the checkpoints have its entries."""
-        path = log.directory.parent
-        directory = self._directories.get(path)
-        if (
-            directory is not None
-            and self._log_checkpoints.write_log_start_offsets(directory)
-            and self._registry.get(log.topic_partition) is log
-        ):
-            self._log_checkpoints.write_recovery_points(directory)
+        with self._creation_lock(log.topic_partition):
+            if self._registry.get(log.topic_partition) is not log:
+                return  # it was set aside again, and needs the mark
             try:
                 remove_set_aside_offsets(self._file_system, log.directory)
             except OSError as error:
-                self._failures.report(path, error)
+                self._failures.report(log.directory.parent, error)
 
     def _fail(self, path: Path, error: OSError) -> NoReturn:
         self._failures.report(path, error)
@@ -485,7 +546,8 @@ class LogManager:
         """Open a log that waits under a name, because its topic exists again.
 
         Return the log of that name, or None if it cannot be opened now: another topic's log still has the
-        name, or the directory is gone. Other logs of the partition that wait become strays.
+        name, or the directory is gone. Other logs of the partition that wait become strays. The log has its
+        mark until `remove_marks`.
         """
         with self._creation_lock(name):
             current = self._registry.get(name)
@@ -510,8 +572,8 @@ class LogManager:
         log.update_high_watermark(log.log_end_offset)
         self._announce_reopening(found)
         self._registry.add(log)
+        self._marked.add([log])
         self._announce_reopening(found)
-        self._remove_mark(log)
         _log.info("log_reopened", log=str(name), directory=str(log.directory))
         return log
 
@@ -560,23 +622,6 @@ class LogManager:
         except OSError as error:
             self._fail(path.parent, error)
 
-    def _remove(
-        self,
-        name: TopicPartition,
-        state: DirectoryState,
-        *,
-        future: bool = False,
-        only: UnifiedLog | None = None,
-    ) -> bool:
-        log = self._registry.remove(name, future=future, only=only)
-        if log is None:
-            return False
-        if not future:
-            with self._cleaning_paused(log):
-                self._manager_of(log).update_checkpoint(log.directory.parent, name, None)
-        self._rename_aside(log, state)
-        return True
-
     def delete_records(self, name: TopicPartition, before_offset: int) -> int:
         """Durably hide the records below an offset (-1: the high watermark). Return the log start offset.
 
@@ -584,14 +629,20 @@ class LogManager:
         """
         log = self._require_log(name)
         start = log.delete_records(before_offset)
-        path = log.directory.parent
+        self.checkpoint_log_starts(log.directory.parent)
+        return start
+
+    def checkpoint_log_starts(self, path: Path) -> None:
+        """Make the log start offsets of a directory durable, after records of some of its logs were deleted.
+
+        Raises LogDirectoryOfflineError if the checkpoint could not be written.
+        """
         directory = self._directories.get(path)
         if directory is None or not self._log_checkpoints.write_log_start_offsets(directory):
             raise LogDirectoryOfflineError(
-                f"the log start offset of {name} could not be written to {path}",
+                f"log start offsets could not be written to {path}",
                 remedy="repair or replace the disk, then start the agent again",
             )
-        return start
 
     def truncate_to(self, name: TopicPartition, offset: int) -> None:
         """Drop everything from `offset` on. Cleaning is paused meanwhile."""
@@ -654,6 +705,7 @@ class LogManager:
         )
 
     def _mark_closed(self, directory: LogDirectory) -> None:
+        self.remove_marks(directory.path)
         for write in (
             self._log_checkpoints.write_recovery_points,
             self._log_checkpoints.write_log_start_offsets,
@@ -686,6 +738,7 @@ class LogManager:
 
     def _truncate(self, name: TopicPartition, truncate: Callable[[UnifiedLog], object]) -> None:
         log = self._require_log(name)
+        self.remove_marks(log.directory.parent)  # the recovery point in a mark may be above the new log end
         with self._cleaning_paused(log):
             truncate(log)
             self._manager_of(log).truncate_checkpoint(
@@ -708,13 +761,15 @@ class LogManager:
 
     def _rename_aside(self, log: UnifiedLog, state: DirectoryState) -> None:
         """Rename the directory of a log that is no longer used, and close its files."""
-        directory = self._directories.get(log.directory.parent)
         topic, partition = log.topic_partition
         name = suffixed_partition_directory(topic, partition, state, self._ids.new_uuid()).name
         log.retire(log.directory.with_name(name))
         if state is DirectoryState.DELETE:
             self._services[log.directory.parent].deletion_queue.add(log.directory)
-        if directory is not None:
+
+    def _write_checkpoints(self, paths: Collection[Path]) -> None:
+        """Write the checkpoints of directories without the entries of logs that were removed."""
+        for directory in [each for each in self._directories.live if each.path in paths]:
             self._log_checkpoints.write_recovery_points(directory)
             self._log_checkpoints.write_log_start_offsets(directory)
 
@@ -735,6 +790,7 @@ class LogManager:
         services.cleaner.manager.remove_directory(path)
         services.deletion_queue.clear()
         self._set_aside.remove_directory(path)
+        self._marked.take(path)
         for log in self._registry.remove_directory(path):
             log.close_handles()
 

@@ -12,8 +12,11 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
     from uuid import UUID
+
+    from local_tier.log.unified_log import UnifiedLog
 
 
 class Disposal(Enum):
@@ -78,3 +81,26 @@ class SetAsideLogs:
         for log in self.all():
             if log.path.parent == directory:
                 self.take(log)
+
+
+class MarkedLogs:
+    """The logs that are served again and still have the mark of a log that waits. Any thread may call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._logs: dict[Path, list[UnifiedLog]] = {}
+
+    def __contains__(self, log: UnifiedLog) -> bool:
+        with self._lock:
+            return log in self._logs.get(log.directory.parent, ())
+
+    def add(self, logs: Iterable[UnifiedLog]) -> None:
+        """Add logs."""
+        with self._lock:
+            for log in logs:
+                self._logs.setdefault(log.directory.parent, []).append(log)
+
+    def take(self, directory: Path) -> list[UnifiedLog]:
+        """Remove the logs of a log directory, and return them."""
+        with self._lock:
+            return self._logs.pop(directory, [])

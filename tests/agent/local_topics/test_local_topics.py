@@ -41,7 +41,7 @@ from tests.agent.kafka.wire import Wire
 from tests.end_to_end.processes import as_url
 from tests.local_tier.crash.disks import Disks
 from tests.local_tier.hanging_disk import HangingDisk
-from tests.local_tier.steps import SteppedFileSystem
+from tests.local_tier.steps import DiskError, NoFaults, SteppedFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -235,6 +235,37 @@ def test_records_are_deleted_by_request(start_broker: Callable[..., BrokerThread
     assert _values(broker.address, 2) == [b"3", b"4"]
     starts = OffsetCheckpointFile(RealFileSystem(), tmp_path / "disk" / LOG_START_OFFSET_CHECKPOINT).read()
     assert starts == {("rock", 0): 3}, "the deletion must survive a crash"
+
+
+def test_one_request_deletes_the_records_of_many_partitions_with_one_write(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has the log starts of all logs. A wrong request for a partition does not fail the others."""
+    faults = NoFaults()
+    files = SteppedFileSystem(RealFileSystem(), faults)
+    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    broker.create_topic("rock", 20, storage_mode="local")
+    for partition in range(20):
+        produce(broker.address, "rock", [(None, b"a"), (None, b"b")], partition=partition)
+    wanted = [Struct(partition_index=each, offset=9 if each == 7 else 1) for each in range(20)]
+    step = f"write {LOG_START_OFFSET_CHECKPOINT}.tmp"
+    faults.steps.clear()
+    with Wire(broker.host_and_port) as wire:
+        topics = [Struct(name="rock", partitions=wanted)]
+        (found,) = wire.ask("delete_records", 2, Struct(topics=topics, timeout=9_000)).topics
+    assert faults.steps[step] == 1
+    errors = {each.partition_index: each.error_code for each in found.partitions if each.error_code}
+    assert errors == {7: ErrorCode.offset_out_of_range}
+    assert [each.low_watermark for each in found.partitions] == [-1 if n == 7 else 1 for n in range(20)]
+    starts = OffsetCheckpointFile(RealFileSystem(), tmp_path / "disk" / LOG_START_OFFSET_CHECKPOINT).read()
+    assert starts == {("rock", each): 1 for each in range(20) if each != 7}
+    faults = DiskError(f"write {LOG_START_OFFSET_CHECKPOINT}")
+    files.faults = faults
+    with Wire(broker.host_and_port) as wire:
+        topics = [Struct(name="rock", partitions=[Struct(partition_index=0, offset=2)])]
+        (found,) = wire.ask("delete_records", 2, Struct(topics=topics, timeout=9_000)).topics
+    assert [each.error_code for each in found.partitions] == [ErrorCode.kafka_storage_error]
 
 
 def test_describe_shows_the_offsets_of_the_leaders(

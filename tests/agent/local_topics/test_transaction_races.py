@@ -541,7 +541,7 @@ def test_a_transaction_whose_first_batch_was_deleted_is_aborted_if_the_catalog_h
         produce(wire, producer, 1, b"b")
         topics = scene.broker.agent.data.local_logs._local
         assert topics is not None
-        scene.broker.run(topics.delete_records(scene.catalog.topics.get(_TOPIC), 0, 1))
+        scene.broker.run(topics.delete_records([(scene.catalog.topics.get(_TOPIC), 0, 1)]))
         if is_lost:
             with psycopg.connect(catalog_url) as connection:
                 connection.execute("DELETE FROM siltstone.local_transaction_partitions")
@@ -666,7 +666,7 @@ def test_a_move_of_a_log_keeps_a_transaction_whose_first_batch_was_deleted(
         add(wire, producer, 0)
         for sequence in range(3):
             produce(wire, producer, sequence, b"%d" % sequence)
-        broker.run(local.delete_records(topic, 0, 1))
+        broker.run(local.delete_records([(topic, 0, 1)]))
         (target,) = [each for each in disks if not (each / f"{_TOPIC}-0").exists()]
         broker.run(local.move(topic, 0, target))
         until(lambda: not local.mover.running)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from local_tier.files.file_system import FileSystem
+    from local_tier.log.unified_log import UnifiedLog
     from local_tier.manager.log_manager import LogManager
 
 _START, _END = 3, 7
@@ -93,14 +94,16 @@ def is_ended_by(nth: int, root: Path) -> bool:
         again = machine_on(left, UnsyncedFileSystem())
         again.recorded = before.recorded
         manager = again.start()
-        check(manager, left / (target.name if before.recorded else source.name))
+        (log,) = manager.logs()
+        check(log, left / (target.name if before.recorded else source.name) / "orders-0")
+        assert manager.future_logs() == []
         crash(manager)
     return ended
 
 
-def check(manager: LogManager, directory: Path) -> None:
-    (log,) = manager.logs()
-    assert log.directory == directory / "orders-0"
+def check(log: UnifiedLog, directory: Path) -> None:
+    """Check that the log has all records, and takes another one."""
+    assert log.directory == directory
     log.update_high_watermark(log.log_end_offset)
     assert (log.log_start_offset, log.log_end_offset) == (_START, _END)
     fill(log, 1)
@@ -108,7 +111,6 @@ def check(manager: LogManager, directory: Path) -> None:
     while log.log_end_offset not in {offset + 1 for offset in found[-1:]}:
         found += offsets_of(log.read(found[-1] + 1 if found else _START, 1 << 20).data)
     assert found == list(range(_START, _END + 1))
-    assert manager.future_logs() == []
 
 
 def test_a_move_that_ends_at_any_disk_operation_leaves_one_complete_log(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from typing_extensions import override
 from local_tier.errors import LogDirectoryOfflineError
 from local_tier.files.file_names import SET_ASIDE
 from local_tier.manager.log_copy import LogCopy
-from local_tier.manager.log_manager import LogManager
 from local_tier.manager.set_aside_logs import Disposal, SetAsideLog
 from tests.local_tier.crash.test_set_aside import all_wait
 from tests.local_tier.crash.unsynced import UnsyncedFileSystem
@@ -22,6 +21,8 @@ from tests.local_tier.steps import NoFaults, SteppedFileSystem, Switch
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from local_tier.manager.log_manager import LogManager
 
 
 @pytest.fixture
@@ -212,9 +213,7 @@ def test_a_log_waits_while_another_topic_has_its_name(machine: Machine) -> None:
     manager.close()
 
 
-def test_entries_of_an_older_log_of_the_name_do_not_hide_records(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entries_of_an_older_log_of_the_name_do_not_hide_records(machine: Machine) -> None:
     """A crash has left them, and another one comes before the mark of the opened log is removed."""
     manager = machine.start()
     log = orders(manager)
@@ -225,8 +224,7 @@ def test_entries_of_an_older_log_of_the_name_do_not_hide_records(
     directory = next(each for each in manager._directories.live if each.path == path)
     directory.log_start_offsets.write({name_of(0): 100})
     directory.recovery_points.write({name_of(0): 100})
-    manager._log_checkpoints._written_points.clear()
-    monkeypatch.setattr(LogManager, "_remove_mark", lambda *_: None)
+    manager._log_checkpoints._written.clear()
     assert manager.reopen(name_of(0), found, SMALL) is not None
     log_starts, points = directory.log_start_offsets.read(), directory.recovery_points.read()
     assert (log_starts.get(name_of(0), 0), points.get(name_of(0), 0)) == (0, 0)
@@ -248,6 +246,21 @@ def test_a_log_that_cannot_be_opened_again_is_offline(machine: Machine) -> None:
     assert manager.metrics().offline_logs == 1
     assert manager.offline_directories == []
     assert orders(manager, 1).log_end_offset == 0
+    manager.close()
+
+
+def test_a_stray_that_was_opened_again_just_before_has_no_mark(machine: Machine) -> None:
+    """Otherwise it would count as a log that waits, with the offsets of the time before."""
+    manager = machine.start()
+    fill(orders(manager), 3)
+    manager.set_aside(orders(manager), Disposal.WAIT)
+    (found,) = manager.set_aside_logs()
+    reopened = manager.reopen(name_of(0), found, SMALL)
+    assert reopened is not None
+    assert manager.set_aside(reopened, Disposal.STRAY)
+    manager.close()
+    manager = machine.start()
+    assert (manager.metrics().stray_logs, manager.set_aside_logs()) == (1, [])
     manager.close()
 
 

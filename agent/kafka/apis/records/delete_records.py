@@ -41,7 +41,10 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
 
 
 async def _delete_chunk(chunk: Sequence[RequestedPartition[Struct]], context: RequestContext) -> list[Struct]:
-    """Move log starts in the object store together. If a partition is named twice, its last offset counts."""
+    """Move log starts in the object store together, and so those of local topics.
+
+    If a partition is named twice, its last offset counts.
+    """
     yielding = CooperativeYield()
     starts = await _advance_log_starts(
         {
@@ -53,9 +56,10 @@ async def _delete_chunk(chunk: Sequence[RequestedPartition[Struct]], context: Re
         },
         context,
     )
+    starts |= await _advance_local_log_starts(chunk, context)
     responses = []
     for each in chunk:
-        index, start = each.wanted.partition_index, await _log_start(each, starts, context)
+        index, start = each.wanted.partition_index, _log_start(each, starts)
         if isinstance(start, SiltstoneError):
             responses.append(Struct(partition_index=index, low_watermark=-1, error_code=code_of(start)))
         else:
@@ -64,10 +68,30 @@ async def _delete_chunk(chunk: Sequence[RequestedPartition[Struct]], context: Re
     return responses
 
 
-async def _log_start(
-    requested: RequestedPartition[Struct],
-    starts: Mapping[PartitionId, int | SiltstoneError],
-    context: RequestContext,
+async def _advance_local_log_starts(
+    chunk: Sequence[RequestedPartition[Struct]], context: RequestContext
+) -> dict[PartitionId, int | SiltstoneError]:
+    """Return the new log start offset or the error of each partition of a local topic that may delete."""
+    wanted = {
+        PartitionId(topic.topic_id, each.wanted.partition_index): (
+            topic,
+            each.wanted.partition_index,
+            each.wanted.offset,
+        )
+        for each in chunk
+        if not isinstance(topic := each.topic, SiltstoneError)
+        and topic.is_local
+        and 0 <= each.wanted.partition_index < topic.partition_count
+        and topic.config.deletes
+    }
+    if not wanted:
+        return {}
+    results = await context.services.local_logs.delete_records(list(wanted.values()))
+    return dict(zip(wanted, results, strict=True))
+
+
+def _log_start(
+    requested: RequestedPartition[Struct], starts: Mapping[PartitionId, int | SiltstoneError]
 ) -> int | SiltstoneError:
     """Return the partition's new log start offset, or the error that kept it where it was."""
     topic, index = requested.topic, requested.wanted.partition_index
@@ -78,8 +102,6 @@ async def _log_start(
         if not topic.config.deletes:  # as in Kafka's Partition.deleteRecordsOnLeader
             message = f"the cleanup.policy of topic {topic.name!r} does not delete"
             return KafkaError(ErrorCode.policy_violation, message)
-        if topic.is_local:
-            return await context.services.local_logs.delete_records(topic, index, requested.wanted.offset)
     except SiltstoneError as error:
         return error
     unknown = KafkaError(ErrorCode.unknown_topic_or_partition)
