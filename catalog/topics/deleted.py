@@ -25,7 +25,7 @@ from catalog.topics.undeletion import bring_back
 from core.errors import FatalError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from catalog.database.pool import Database, Transaction
@@ -62,6 +62,9 @@ class DeletedTopics:
     def undelete(self, name: str, *, topic_id: UUID | None = None, new_name: str | None = None) -> Topic:
         """Bring a deleted topic back with its records, settings and committed offsets; return it.
 
+        With `topic_id`, a repeated call returns the topic that exists again. A call that does not know the
+        result of the last one repeats it.
+
         TopicNotFoundError: no such topic can be brought back. TopicExistsError: another topic has the name
         now. InvalidTopicError: several deleted topics had the name, or an earlier release deleted a local
         topic.
@@ -69,14 +72,16 @@ class DeletedTopics:
         """
         target = name if new_name is None else new_name
         check_topic_name(target)
-        topic = _choose(self.list(), name, topic_id).topic
+        deleted = self.list()
+        if (existing := self._find_undeleted(deleted, target, topic_id)) is not None:
+            return existing
+        topic = _choose(deleted, name, topic_id).topic
 
         def work(transaction: Transaction) -> None:
             check_no_lost_topics(transaction, self._incarnations)
-            params = {"topic_id": topic.topic_id}
-            rows = transaction.rows(_SQL["lock_deleted"], params)
-            if not rows or rows[0].is_purged:
-                raise _purged(name)
+            params = {"topic_id": topic.topic_id, "name": target}
+            if not _lock_deleted(transaction, params, name):
+                return
             if (
                 topic.is_local
                 and not transaction.rows(_SQL["has_local_leaders"], params)[0].has_local_leaders
@@ -96,6 +101,31 @@ class DeletedTopics:
             raise
         (row,) = self._database.read("topics.by_id", _TOPICS["topic_by_id"], {"topic_id": topic.topic_id})
         return topic_from_row(row)
+
+    def _find_undeleted(
+        self, deleted: Sequence[DeletedTopic], target: str, topic_id: UUID | None
+    ) -> Topic | None:
+        """Return the topic with an id that is not deleted and has the name already, or None."""
+        if topic_id is None or topic_id in {each.topic.topic_id for each in deleted}:
+            return None
+        rows = self._database.read("topics.by_id", _TOPICS["topic_by_id"], {"topic_id": topic_id})
+        return next((topic_from_row(row) for row in rows if row.name == target), None)
+
+
+def _lock_deleted(transaction: Transaction, params: Mapping[str, object], name: str) -> bool:
+    """Lock a deleted topic. Return False if it exists under the new name already.
+
+    An earlier attempt has succeeded then, and its response was lost.
+    """
+    rows = transaction.rows(_SQL["lock_deleted"], params)
+    if rows and rows[0].is_purged:
+        raise _purged(name)
+    if rows or params["name"] in {row.name for row in transaction.rows(_TOPICS["topic_by_id"], params)}:
+        return bool(rows)
+    raise TopicNotFoundError(
+        f"deleted topic {name!r} was undeleted or removed meanwhile",
+        remedy="list the topics: siltstone topics list",
+    )
 
 
 def _choose(deleted: Sequence[DeletedTopic], name: str, topic_id: UUID | None) -> DeletedTopic:

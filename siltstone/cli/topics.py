@@ -152,7 +152,7 @@ def undelete(
     """Bring deleted topic NAME back with its records, settings and committed offsets.
 
     This works for topic_delete_delay_ms after the deletion. Agents open the logs of a topic with
-    storage.mode=local again.
+    storage.mode=local again. With --id, the command may be repeated if its result is not known.
     """
     with open_context(settings, check_binding=False, create=False) as context:
         topic = context.catalog.topics.deleted.undelete(name, topic_id=topic_id, new_name=new_name)

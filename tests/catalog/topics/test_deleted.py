@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -17,8 +18,6 @@ from core.clock import ManualClock
 from tests.catalog.scene import advance_log_start, run_of
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from catalog.model import Topic
     from catalog.open import Catalog
     from core.clock import Clock
@@ -188,7 +187,39 @@ def test_one_of_several_deleted_topics_of_a_name_is_chosen_by_its_id(scene: Scen
         catalog.topics.deleted.undelete("t")
     assert catalog.topics.deleted.undelete("t", topic_id=second.topic_id) == second
     with pytest.raises(TopicNotFoundError, match="list --deleted"):
-        catalog.topics.deleted.undelete("t", topic_id=second.topic_id)
+        catalog.topics.deleted.undelete("t", topic_id=UUID(int=7))
+
+
+@pytest.mark.parametrize("new_name", [None, "restored"])
+def test_a_repeated_undeletion_by_id_returns_the_topic(scene: Scene, new_name: str | None) -> None:
+    """The caller did not get the first response. A topic of another name is not taken for the result."""
+    undelete = scene.catalog.topics.deleted.undelete
+    topic = scene.topic("t")
+    scene.catalog.topics.delete("t")
+    first = undelete("t", topic_id=topic.topic_id, new_name=new_name)
+    assert undelete("t", topic_id=topic.topic_id, new_name=new_name) == first
+    with pytest.raises(TopicNotFoundError):
+        undelete("t", topic_id=topic.topic_id, new_name="other")
+    scene.catalog.topics.delete(first.name)
+    assert undelete(first.name, topic_id=topic.topic_id) == first
+
+
+@pytest.mark.parametrize("name_of_first", [None, "other"])
+def test_an_attempt_that_follows_a_successful_one_succeeds(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, name_of_first: str | None
+) -> None:
+    """The database repeats a transaction whose response was lost. Another name is no success."""
+    deleted = scene.catalog.topics.deleted
+    topic = scene.topic("t")
+    scene.catalog.topics.delete("t")
+    before = deleted.list()
+    found = deleted.undelete("t", new_name=name_of_first)
+    monkeypatch.setattr(deleted, "list", lambda: before)
+    if name_of_first is None:
+        assert deleted.undelete("t") == found == topic
+    else:
+        with pytest.raises(TopicNotFoundError, match="meanwhile"):
+            deleted.undelete("t")
 
 
 def local_topic(scene: Scene, name: str = "local", partitions: int = 1) -> tuple[Topic, UUID]:
