@@ -122,6 +122,7 @@ class Garbage:
             now_ms = transaction.now_ms()
             params = {"before_ms": now_ms - delay_ms, "local_before_ms": now_ms - LOCAL_TOPIC_KEPT_MS}
             topics = transaction.rows(_SQL["pick_deleted_topic"], params)
+            topics = topics or transaction.rows(_SQL["pick_purged_local_topic"], params)
             return _remove_some(transaction, topics[0].topic_id, limit, now_ms) if topics else 0
 
         return self._database.transact("garbage.remove_deleted", work)

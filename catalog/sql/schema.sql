@@ -64,6 +64,10 @@ CREATE TABLE topics (
 -- Names that differ only by '.' and '_' collide, as in Kafka.
 CREATE UNIQUE INDEX topics_name ON topics (translate(name, '.', '_')) WHERE deleted_ms IS NULL;
 CREATE INDEX topics_deleted ON topics (deleted_ms) WHERE deleted_ms IS NOT NULL;
+-- A local topic stays for a time after purged_ms. Any other deleted topic may be removed, or marked as purged.
+CREATE INDEX topics_removable ON topics (
+    (CASE WHEN config ->> 'storage.mode' = 'local' THEN purged_ms END), deleted_ms
+) WHERE deleted_ms IS NOT NULL;
 
 -- The version of the topics and of the leaders of local partitions: the set of these ids. It differs from every earlier
 -- one once a transaction that changed some of them is committed, also after commits were lost. So processes read them

@@ -1,17 +1,26 @@
 -- name: pick_deleted_topic
 -- Lock one topic that was deleted before a time and still has rows; skip topics that another transaction has
--- locked. A local topic stays for a time after it was marked as purged: its agents have to learn that.
+-- locked, and local topics that are marked as purged.
 -- A failover may have lost the undeletion of a topic that is not marked yet. Its agents bring it back before their
 -- sessions are settled, or else its operator before the time has passed since the failover.
 SELECT topic_id FROM topics
-WHERE deleted_ms <= %(before_ms)s
+WHERE (CASE WHEN config ->> 'storage.mode' = 'local' THEN purged_ms END) IS NULL AND deleted_ms <= %(before_ms)s
   AND (
       purged_ms IS NOT NULL
       OR EXISTS (SELECT FROM catalog_incarnation WHERE started_ms <= %(before_ms)s)
       AND NOT EXISTS (SELECT FROM sessions WHERE unsettled IS NOT NULL)
   )
-  AND NOT (coalesce(purged_ms > %(local_before_ms)s, false) AND coalesce(config ->> 'storage.mode', 'object') = 'local')
-ORDER BY deleted_ms
+ORDER BY (CASE WHEN config ->> 'storage.mode' = 'local' THEN purged_ms END), deleted_ms
+LIMIT 1
+FOR UPDATE SKIP LOCKED;
+
+-- name: pick_purged_local_topic
+-- Lock one local topic that was marked as purged before a time; skip topics that another transaction has locked.
+-- It stays until then, because its agents have to learn that it is purged.
+SELECT topic_id FROM topics
+WHERE (CASE WHEN config ->> 'storage.mode' = 'local' THEN purged_ms END) <= %(local_before_ms)s
+  AND deleted_ms IS NOT NULL
+ORDER BY (CASE WHEN config ->> 'storage.mode' = 'local' THEN purged_ms END), deleted_ms
 LIMIT 1
 FOR UPDATE SKIP LOCKED;
 

@@ -9,6 +9,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from catalog.database.sql_files import load_queries
 from catalog.errors import InvalidTopicError, TopicExistsError, TopicNotFoundError
 from catalog.groups.offsets import CommittedOffset
 from catalog.lifecycle.deletions import TopicAbsence
@@ -287,6 +288,34 @@ def test_agents_learn_for_a_week_that_a_local_topic_is_purged(scene: Scene, cloc
     purge(catalog, HOUR_MS)
     assert catalog.topics.deleted.list() == []
     assert confirm([topic.topic_id]) == {topic.topic_id: TopicAbsence.UNKNOWN}
+
+
+def test_the_next_topic_to_remove_is_found_among_many_that_stay(scene: Scene, catalog_url: str) -> None:
+    """Thousands of local topics may be deleted within the week in which their rows stay."""
+    queries = load_queries("garbage")
+    params = {"before_ms": 10_000, "local_before_ms": -1}
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("SET search_path = siltstone")
+        connection.execute(
+            """
+            INSERT INTO topics (topic_id, name, partition_count, config, created_ms, deleted_ms, purged_ms)
+            SELECT gen_random_uuid(), 'gone-' || number, 1, '{"storage.mode": "local"}', 0, number, number
+            FROM generate_series(1, 5000) AS number
+            """
+        )
+        connection.execute("ANALYZE topics")
+        read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'topics'"
+        (before,) = connection.execute(read).fetchone() or (0,)
+        for name in ("pick_deleted_topic", "pick_purged_local_topic"):
+            assert connection.execute(queries[name].sql, params).fetchall() == []
+        (after,) = connection.execute(read).fetchone() or (0,)
+        assert after - before <= 2
+        found = connection.execute(queries["pick_purged_local_topic"].sql, {"local_before_ms": 1}).fetchall()
+        assert len(found) == 1
+        connection.rollback()
+    scene.topic("t")
+    scene.catalog.topics.delete("t")
+    assert scene.catalog.garbage.remove_deleted(delay_ms=0)
 
 
 def test_undeleting_and_removing_at_once_is_decided_once(scene: Scene) -> None:
