@@ -125,6 +125,7 @@ class LocalTopics:
         mover: LogMover,
         verifier: TransactionVerifier,
         failed_producers: FailedProducers,
+        sync_soon: Callable[[Path], None],
         recorded_directories: Collection[UUID] = (),
     ) -> None:
         self._manager = manager
@@ -137,6 +138,7 @@ class LocalTopics:
         self.mover = mover
         self._verifier = verifier
         self._failed = failed_producers
+        self._sync_soon = sync_soon
         self._reopening = PartitionLocks()
         self._queues: dict[tuple[PartitionId, int | None], deque[_Item]] = {}
         self._recorded_directories = set(recorded_directories)
@@ -178,6 +180,8 @@ class LocalTopics:
         if leader.directory_id in {None, UNASSIGNED}:
             return await self._create(topic, partition, leader), leader.leader_epoch
         assert leader.directory_id is not None
+        if current is None and (misnamed := self._manager.find_misnamed(name, topic.topic_id)) is not None:
+            self._sync_soon(misnamed.directory.parent)  # the client retries, and finds it under its new name
         directory_id = await self._directory_of(partition_id, current, leader.directory_id)
         return self._manager.get_existing(name, topic.topic_id, directory_id), leader.leader_epoch
 

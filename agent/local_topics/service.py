@@ -186,6 +186,7 @@ class LocalLogService:
             mover=mover,
             verifier=verifier,
             failed_producers=self._failed_producers,
+            sync_soon=self.storage.sync_soon,
             recorded_directories=recorded,
         )
         self.markers = MarkerWriter(

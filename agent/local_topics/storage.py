@@ -60,6 +60,7 @@ _DISPOSALS = {
     TopicAbsence.PURGED: Disposal.DELETE,
 }
 TOPIC_SYNC_MS = 5_000
+MIN_SYNC_MS = 1_000
 
 
 class TopicTable(Protocol):
@@ -179,6 +180,9 @@ class LocalStorage:
             for path in directories
         }
         self._outage = Outage("topics of the local logs", clock=clock, ids=ids)
+        self._early: set[Path] = set()
+        """The directories that were compared with the topics early, because a request asked for it."""
+        self._early_lock = threading.Lock()
         self.manager = LogManager(
             _manager_config(directories, identity, settings or LocalTierSettings()),
             file_system=files or RealFileSystem(),
@@ -253,6 +257,16 @@ class LocalStorage:
             config = log_config_of(topic.config)
             if log.config != config:
                 self.manager.update_config(log, config)
+
+    def sync_soon(self, path: Path) -> None:
+        """Do what `sync_topics` does for a directory, on another thread, at most once in `MIN_SYNC_MS`."""
+        with self._early_lock:
+            if path in self._early:
+                return
+            self._early.add(path)
+        tasks = self._schedulers[path].tasks
+        tasks.schedule_once("local-topics", partial(self.sync_topics, path))
+        tasks.schedule_once("local-topics", partial(self._early.discard, path), MIN_SYNC_MS)
 
     def _topics_of(self, logs: Sequence[UnifiedLog], waiting: Sequence[SetAsideLog]) -> dict[UUID, Topic]:
         """Return the topics of logs and of logs that wait, as far as they exist, by id."""

@@ -245,6 +245,19 @@ class LogManager:
         """Return all copies that will replace a log."""
         return list(self._registry.futures().values())
 
+    def find_misnamed(self, name: TopicPartition, topic_id: UUID) -> UnifiedLog | None:
+        """Return the log of a partition that is open under the former name of its topic, or None."""
+        return next(
+            (
+                log
+                for log in self.logs()
+                if log.topic_id == topic_id
+                and log.topic_partition.partition == name.partition
+                and log.topic_partition != name
+            ),
+            None,
+        )
+
     def get_existing(self, name: TopicPartition, topic_id: UUID, directory_id: UUID) -> UnifiedLog:
         """Return the log of a partition that is known to be in a directory; never create it.
 

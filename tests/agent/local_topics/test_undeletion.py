@@ -90,6 +90,27 @@ def test_clients_continue_after_an_undeletion(
     assert after.leader_epoch > before.leader_epoch
 
 
+def test_a_request_does_not_wait_for_the_next_sweep_if_the_topic_has_another_name(
+    start_broker: Callable[..., BrokerThread], catalog: Catalog, tmp_path: Path, syncs_by_hand: None
+) -> None:
+    """The topic is back so soon that its log is still open under the old name."""
+    del syncs_by_hand
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    topic = broker.create_topic("rock", 2, storage_mode="local")
+    for partition in (0, 1):
+        produce(broker.address, "rock", [(None, b"a")], partition=partition)
+    catalog.topics.delete("rock")
+    undeleted = catalog.topics.deleted.undelete("rock", new_name="basalt")
+    with pytest.raises(LogDirectoryOfflineError):
+        broker.run(topics_of(broker).state(undeleted, 0))
+    until(lambda: names(tmp_path / "disk") == ["basalt-0", "basalt-1"])
+    produce(broker.address, "basalt", [(None, b"b")])
+    assert [each.value() for each in consume(broker.address, "basalt", 2)] == [b"a", b"b"]
+    with pytest.raises(LogDirectoryOfflineError):  # a request that knows the old name renames nothing
+        broker.run(topics_of(broker).state(topic, 0))
+    assert names(tmp_path / "disk") == ["basalt-0", "basalt-1"]
+
+
 def test_no_request_opens_the_log_of_a_deleted_topic(
     start_broker: Callable[..., BrokerThread], catalog: Catalog, tmp_path: Path
 ) -> None:
