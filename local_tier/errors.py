@@ -48,6 +48,10 @@ class LogDirectoryOfflineError(RetryableError):
     """The log directory has failed and is offline until the agent starts again."""
 
 
+class NoDescriptorError(RetryableError):
+    """The process or the machine has no file descriptor left. Nothing was changed, and no disk has failed."""
+
+
 class LogClosedError(StaleStateError):
     """The log was closed, or is being deleted."""
 

@@ -16,7 +16,12 @@ from catalog.errors import (
     SchemaVersionError,
 )
 from core.errors import CorruptDataError, InvalidInputError, RetryableError, SiltstoneError, StaleStateError
-from local_tier.errors import InconsistentTopicError, LogClosedError, LogDirectoryOfflineError
+from local_tier.errors import (
+    InconsistentTopicError,
+    LogClosedError,
+    LogDirectoryOfflineError,
+    NoDescriptorError,
+)
 from object_format.segment_file import UnsupportedFormatError
 from object_store.errors import (
     ForeignStoreError,
@@ -62,6 +67,7 @@ _CAUSES: Final[tuple[tuple[type[SiltstoneError], str], ...]] = (
     (StoreUnavailableError, "the object store does not respond"),
     (ReadFailedError, "the records cannot be read at the moment"),
     (LogDirectoryOfflineError, "a disk of the agent has failed"),
+    (NoDescriptorError, "the agent has too many files and connections open"),
     (CorruptDataError, "stored data is corrupt"),
     (UnsupportedFormatError, "the agent is too old for a stored file"),
     (RetryableError, "the operation is not possible at the moment"),

@@ -27,6 +27,7 @@ from core.errors import RetryableError, SiltstoneError
 from core.outage import Outage
 from local_tier.cleaner.log_cleaner import CleanerConfig
 from local_tier.errors import CorruptCheckpointError, LogDirectoryOfflineError
+from local_tier.files.descriptors import process_descriptors
 from local_tier.files.file_names import LOCK
 from local_tier.files.file_system import RealFileSystem
 from local_tier.files.metadata_files import read_meta_properties
@@ -183,6 +184,7 @@ class LocalStorage:
         self._early: set[Path] = set()
         """The directories that were compared with the topics early, because a request asked for it."""
         self._early_lock = threading.Lock()
+        self._may_wait = False
         self.manager = LogManager(
             _manager_config(directories, identity, settings or LocalTierSettings()),
             file_system=files or RealFileSystem(),
@@ -218,6 +220,8 @@ class LocalStorage:
                 first_delay_ms=TOPIC_SYNC_MS,
                 period_ms=TOPIC_SYNC_MS,
             )
+        process_descriptors.begin()
+        self._may_wait = True
 
     def sync_topics(self, path: Path | None = None) -> None:
         """Update the configuration of the logs in a directory or all, and set aside those without a topic.
@@ -362,6 +366,9 @@ class LocalStorage:
 
     def close(self) -> None:
         """Flush and close all logs, and mark the directories as cleanly shut down."""
+        if self._may_wait:
+            process_descriptors.end()
+            self._may_wait = False
         self._stop_schedulers()
         self.manager.close()
 

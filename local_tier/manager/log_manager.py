@@ -21,6 +21,7 @@ from core.errors import InvalidInputError, NotFoundError, StaleStateError
 from local_tier.cleaner.log_cleaner import LogCleaner, combined
 from local_tier.cleaner.log_cleaner_manager import LogCleanerManager
 from local_tier.errors import CorruptCheckpointError, LogClosedError, LogDirectoryOfflineError
+from local_tier.files.descriptors import require_descriptors
 from local_tier.files.file_names import (
     DirectoryState,
     PartitionDirectory,
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
     from local_tier.manager.log_directories import LogDirectory
 
 _CREATION_LOCKS: Final = 64
+_LOG_DESCRIPTORS: Final = 12
+"""At least what opening a log takes at a time: its segment with indexes, a checkpoint, and directories."""
 _log = structlog.get_logger(__name__)
 
 
@@ -286,8 +289,8 @@ class LogManager:
         """Return the log of a partition. If there is none, create it in the directory with the fewest logs.
 
         The caller knows that no directory that is offline has the log. Raises LogDirectoryOfflineError if no
-        directory works or if a log of the partition waits, and StaleStateError if the log here belongs to an
-        older topic of the same name.
+        directory works or if a log of the partition waits, StaleStateError if the log here belongs to an
+        older topic of the same name, and NoDescriptorError if too few files may be opened for a new log.
         """
         name = TopicPartition(topic, partition)
         with self._creation_lock(name):
@@ -295,6 +298,7 @@ class LogManager:
             if log is None:
                 self._registry.require_readable(name)
                 self._require_not_set_aside(name, topic_id)
+                require_descriptors(_LOG_DESCRIPTORS)
                 directories = self._directories.by_load(self._registry)
                 log = self._loader.create(
                     PartitionDirectory(topic, partition),

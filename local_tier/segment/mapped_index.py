@@ -61,7 +61,11 @@ class MappedIndex:
             file.truncate(self._rounded(max_bytes))
         self.length = file.size()
         self.entries = 0 if create else self.length // self.ENTRY.size
-        self._map(file)
+        try:
+            self._map(file)
+        except BaseException:
+            self._close_file()
+            raise
         if not create:
             self._close_file()
 
