@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,7 +22,8 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.agent.kafka.traffic import Ledger, Traffic
 from tests.agent.kafka.waiting import until
-from tests.end_to_end.processes import TIMEOUT_SECONDS, as_url, environment, siltstone
+from tests.end_to_end.forked_command import ForkedCommand, run_siltstone
+from tests.end_to_end.processes import as_url
 from tests.fixtures.certificates import Authority
 from tests.fixtures.ports import lasting_ports
 
@@ -69,11 +68,11 @@ class _Agent:
     def __init__(self, directory: Path, shared: list[str], files: Mapping[str, str]) -> None:
         directory.mkdir()
         self._directory = directory
-        self._command = [sys.executable, "-m", "siltstone", "agent", "--data-dir", str(directory), *shared]
+        self._command = ["agent", "--data-dir", str(directory), *shared]
         ports = lasting_ports(6)
         self._ports = dict(zip(("9092", "9093", "9094", "8080", "8443", "health"), ports, strict=True))
         self._replaced = {"10.0.0.1": "127.0.0.1", "agent-1.example": "127.0.0.1", **files}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ForkedCommand | None = None
         self.log = directory / "log"
 
     def __enter__(self) -> Self:
@@ -82,7 +81,6 @@ class _Agent:
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.communicate()
 
     def address(self, port: str) -> str:
         """Return the address that stands for a port of the page."""
@@ -93,18 +91,10 @@ class _Agent:
         lines = [f"{name} = {orjson.dumps(self._here(value)).decode()}\n" for name, value in settings.items()]
         (self._directory / "siltstone.toml").write_text("".join(lines))
         if self._process is not None:
-            self._process.terminate()
-            assert self._process.wait(TIMEOUT_SECONDS) == 0, self.log.read_text()
-            self._process.communicate()
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._command, "--health", self.address("health")],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment(),
-            )
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline(), self.log.read_text()
+            self._process.stop()
+        arguments = [*self._command, "--health", self.address("health")]
+        self._process = ForkedCommand(arguments, self._directory / "ready", self.log)
+        self._process.await_line()
 
     def _here(self, value: object) -> object:
         if not isinstance(value, str):
@@ -138,11 +128,16 @@ class _Installation:
             "/run/secrets": str(directory),
         }
         where = ["--catalog", as_url(catalog_url), "--object-store", str(directory / "objects")]
-        self.local = ["--data-dir", str(directory / "operator"), *where]
+        self._directory = directory
+        self._local = ["--data-dir", str(directory / "operator"), *where]
         self.settings: dict[str, Any] = {}
         self.agents = [
             opened.enter_context(_Agent(directory / name, where, self.files)) for name in ("one", "two")
         ]
+
+    def command(self, *arguments: str, stdin: str = "") -> None:
+        """Run a command of the operator."""
+        run_siltstone(*arguments, *self._local, directory=self._directory, stdin=stdin)
 
     def restart(self, settings: Mapping[str, Any], traffic: Traffic | None = None) -> None:
         """Start the agents again with these settings, one at a time; clients continue meanwhile."""
@@ -193,7 +188,7 @@ def test_an_open_installation_gets_users_and_acls(tmp_path: Path, catalog_url: s
     with ExitStack() as opened:
         run = _Installation(opened, tmp_path, catalog_url)
         run.restart({**http, "listeners": "PLAINTEXT://10.0.0.1:9092"})
-        siltstone("topics", "create", _TOPIC, "--partitions", "4", *run.local)
+        run.command("topics", "create", _TOPIC, "--partitions", "4")
         old = run.traffic(opened, ledger, "9092")
         for command in page.commands("Let clients log in"):
             _change_users(command, tmp_path, run)
@@ -207,8 +202,8 @@ def test_an_open_installation_gets_users_and_acls(tmp_path: Path, catalog_url: s
         run.restart({**run.settings, **page.settings("Turn on authorization")}, new)
         *additions, removal = page.commands("Turn on authorization")
         for command in (*additions, ["acls", "add", *page.kafka_acls("Turn on authorization")]):
-            siltstone(*command, *run.local)
-        siltstone(*removal, *run.local, stdin="y\n")
+            run.command(*command)
+        run.command(*removal, stdin="y\n")
         new.continues()
         assert _DENIED not in run.logged(), "no client was refused meanwhile"
         final = {name: value for name, value in run.settings.items() if name != _OPEN}
@@ -242,7 +237,7 @@ def _change_users(command: list[str], directory: Path, run: _Installation) -> No
     given = [each.replace("/run/secrets", run.files["/run/secrets"]) for each in command]
     if user and "--password-file" not in command:
         given += ["--password-file", "-"]  # a prompt needs a terminal
-    siltstone(*given, *run.local, stdin=f"planted-{user}")
+    run.command(*given, stdin=f"planted-{user}")
 
 
 def _refusal(settings: Mapping[str, Any]) -> str:
