@@ -28,9 +28,13 @@ Position = tuple[int, int]
 
 
 class ContinuousProducer:
-    """An idempotent producer that sends all the time. `sent` has the acknowledged records."""
+    """An idempotent producer that sends all the time. `sent` has the acknowledged records.
 
-    def __init__(self, bootstrap: str) -> None:
+    It pauses for `pause` seconds after each record.
+    """
+
+    def __init__(self, bootstrap: str, pause: float) -> None:
+        self._pause = pause
         self.sent: dict[Position, bytes] = {}
         self.failures: list[str] = []
         self._stop = threading.Event()
@@ -44,7 +48,8 @@ class ContinuousProducer:
                 TOPIC, b"%d" % number, partition=number % PARTITIONS, on_delivery=self._delivered
             )
             number += 1
-            self._producer.poll(0.02)
+            self._producer.poll(0)
+            self._stop.wait(self._pause)
         self._producer.flush(TIMEOUT_SECONDS)
         self._producer.close()
 
@@ -100,7 +105,10 @@ class Member:
 
 
 class FailoverScenario:
-    """Two running agents, spare agents, a producer, and a group of two members for each protocol."""
+    """Two running agents, spare agents, a producer, and a group of two members for each protocol.
+
+    `pause` is that of the producer.
+    """
 
     def __init__(
         self,
@@ -111,6 +119,7 @@ class FailoverScenario:
         agents: int,
         protocols: Sequence[str],
         has_disks: bool = False,
+        pause: float = 0.02,
     ) -> None:
         store = StoreConfig(url=str(directory / "objects"))
         disks = directory / "local-logs" if has_disks else None
@@ -129,7 +138,7 @@ class FailoverScenario:
             for member in members:
                 stack.callback(member.leave)
             self.groups[protocol] = members
-        self.producer = ContinuousProducer(self.bootstrap)
+        self.producer = ContinuousProducer(self.bootstrap, pause)
         stack.callback(self.producer.finish)
 
     def seen(self, group: str) -> dict[Position, bytes]:

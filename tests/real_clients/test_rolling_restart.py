@@ -24,6 +24,8 @@ pytestmark = pytest.mark.integration
 _AGENTS = 2
 _PAUSE = 0.5
 """A client sends all of its records in each response, and reads nothing meanwhile."""
+_PAUSE_OF_PRODUCER = 0.1
+"""Each client commits each record, so a faster producer only makes the clients fall behind."""
 
 
 class Readers:
@@ -61,7 +63,13 @@ def test_every_client_continues_while_agents_are_replaced(
     drivers = {name: new_driver(name) for name in CLIENTS}  # they take long to start
     with ExitStack() as stack:
         scenario = FailoverScenario(
-            stack, new_catalog_url(), tmp_path, agents=2 * _AGENTS, protocols=(), has_disks=True
+            stack,
+            new_catalog_url(),
+            tmp_path,
+            agents=2 * _AGENTS,
+            protocols=(),
+            has_disks=True,
+            pause=_PAUSE_OF_PRODUCER,
         )
         readers = Readers(scenario, drivers)
         readers.wait_for_progress()
