@@ -131,9 +131,7 @@ def test_producers_lose_nothing_while_an_agent_is_upgraded(
     new_catalog_url: Callable[..., str], tmp_path: Path
 ) -> None:
     """`siltstone migrate` runs while the old agent serves, then both serve, and then the new one alone."""
-    old_source = tmp_path / "old"
-    old_source.mkdir()
-    PREVIOUS_RELEASE.extract(old_source, *_PACKAGES)
+    old_source = PREVIOUS_RELEASE.lasting_copy(*_PACKAGES)
     catalog = as_url(new_catalog_url(empty=True))
     where = ("--catalog", catalog, "--object-store", str(tmp_path / "objects"), "--local-dirs", "none")
     start_old = partial(agent, tmp_path / "old-data", *where, source=old_source)
