@@ -318,6 +318,7 @@ TARGETS: Final = {
             "tests/object_format/kernels/test_crc32c.py",
             "tests/object_format/kernels/test_siphash.py",
             "tests/object_format/record_batch/test_partitioner.py",
+            "tests/object_format/segment_file/test_verified_batches.py",
         ),
         most=5,
     ),

@@ -20,7 +20,7 @@ from object_format.dedupe import filter_batches
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.batches.layout import BATCH_OVERHEAD
 from object_format.kernels.codecs.lz4_frame import LZ4_DECOMPRESS, lz4_into
-from object_format.kernels.codecs.native import compress_into, decompress_rows
+from object_format.kernels.codecs.native import compress_batches, compress_into, decompress_rows
 from object_format.record_batch import decompression
 from object_format.record_batch.headers import scan_batches
 from object_format.record_batch.records import Record, decode_batches, encode_batch
@@ -126,6 +126,7 @@ def decompressed_by_kernel(data: bytes, out: np.ndarray[tuple[int], np.dtype[np.
 @given(damaged_frames())
 @example((Codec.LZ4, lz4.frame.compress(b"x" * 100_000, content_checksum=True)))
 @example((Codec.ZSTD, zstd.compress(b"x" * 100_000)))
+@example((Codec.LZ4, lz4.frame.compress(b"", store_size=False)[:7] + b"\x01\0\0\0\0" * 2 + bytes(4)))
 def test_the_kernel_accepts_the_same_frames_as_the_library(frame: tuple[Codec, bytes]) -> None:
     """Exactly the same LZ4 frames; unusual zstd frames may be left to the library."""
     codec, compressed = frame
@@ -217,6 +218,30 @@ def test_the_kernel_stops_at_the_end_of_its_memory(codec: Codec, capacity: int) 
         capacity // 500
     )
     assert (out[capacity:] == 7).all()
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, *sorted(NATIVE)])
+def test_compressed_batches_that_do_not_fit_are_refused(codec: Codec) -> None:
+    """Nothing is written after the memory."""
+    codec_table = native_codec_table()
+    assert codec_table is not None
+    batch = encode_batch([1, 2], [b"a", b"b"], [b"x" * 50, b"y" * 30])
+    source = readable(batch * 4)
+    bounds = [(len(batch) * n, len(batch) * (n + 1), int(codec), 0) for n in (1, 2)]
+
+    def compressed(size: int) -> tuple[int, bytes]:
+        out, rewritten = np.full(size + 64, 7, np.uint8), np.array(bounds)
+        end = compress_batches(source, source.size, rewritten, -1, out[:size], codec_table)
+        assert (out[size:] == 7).all()
+        return end, out[: max(end, 0)].tobytes()
+
+    end, data = compressed(4 * source.size)
+    assert end == len(data)
+    assert [batch.records for batch in model.decode_all(data, verify=False)] == [
+        batch.records for batch in model.decode_all(source.tobytes())
+    ]
+    for size in range(end):
+        assert compressed(size) == (-1, b"")
 
 
 @pytest.mark.parametrize("codec", sorted(NATIVE))
