@@ -221,7 +221,7 @@ FORGED: dict[str, tuple[list[Block], str]] = {
     "a negative number of batches": (_patched(SECTION_FOOTER, 24, I64.pack(-1), 1), "-1 batches in 0 bytes"),
     "holes that do not add up": (_patched(SECTION_FOOTER, 16, I64.pack(11)), "11 records and 4 holes"),
     "a malformed bitmap": (_changed(HOLES, lambda p: p[:-1]), "bitmap of holes is malformed"),
-    "a negative partition": (_patched(SECTION_HEADER, 16, b"\xff"), "partition -16777216 is negative"),
+    "a negative partition": (_patched(SECTION_HEADER, 16, b"\xff" * 4), "partition -1 is negative"),
     "flags in a section header": (_patched(SECTION_HEADER, 20, b"\1"), "SECTION_HEADER has bits set"),
     "the same section twice": (_patched(SECTION_HEADER, 16, bytes(4), 1), "not in ascending order"),
     "sections out of order": (_patched(SECTION_HEADER, 0, bytes(16), 1), "not in ascending order"),
