@@ -114,11 +114,22 @@ def test_batches_of_one_record_are_merged(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-@pytest.mark.parametrize(("epochs", "merged"), [((2, 2, 2, 2), 1), ((0, 0, 1, 3), 4)])
+@pytest.mark.parametrize(
+    ("leader_epoch", "epochs", "merged"),
+    [
+        (KEEP_LEADER_EPOCH, (2, 2, 2, 2), 1),
+        (KEEP_LEADER_EPOCH, (0, 0, 1, 3), 4),
+        (0, (0, 0, 1, 3), 1),
+        (5, (0, 0, 1, 3), 1),
+    ],
+)
 def test_batches_that_keep_their_leader_epochs_are_merged_within_one_epoch_only(
-    codec: Codec, epochs: tuple[int, ...], merged: int
+    codec: Codec, leader_epoch: int, epochs: tuple[int, ...], merged: int
 ) -> None:
-    """A file that was compacted before holds batches of several epochs, with final offsets."""
+    """A file that was compacted before holds batches of several epochs, with final offsets.
+
+    Batches that get one epoch, also epoch 0, are merged.
+    """
     batches = [
         replace(batch, leader_epoch=epoch)
         for batch, epoch in zip(single_record_batches(4, codec=codec), epochs, strict=True)
@@ -128,13 +139,15 @@ def test_batches_that_keep_their_leader_epochs_are_merged_within_one_epoch_only(
         b"".join(section.stored()),
         find([section]),
         offset_shift=0,
-        leader_epoch=KEEP_LEADER_EPOCH,
+        leader_epoch=leader_epoch,
         delete_horizon_ms=None,
     )
     made = model.decode_all(b"".join(written.buffers))
     assert len(made) == merged
     assert model.records_of(made) == model.records_of(batches)
-    assert {batch.leader_epoch for batch in made} == set(epochs)
+    assert {batch.leader_epoch for batch in made} == (
+        set(epochs) if leader_epoch == KEEP_LEADER_EPOCH else {leader_epoch}
+    )
     assert [batch.leader_epoch for batch in made] == sorted(batch.leader_epoch for batch in made)
 
 
