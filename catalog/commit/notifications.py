@@ -338,13 +338,14 @@ class CommitWatcher:
         if before is None or after is None:
             connection.execute(_SQL["forget_all_partitions"].sql, {"listener_id": self._listener_id})
             before = frozenset()
+        wanted = after or frozenset()
         for query, some in (
-            ("forget_partitions", before - (after or frozenset())),
-            ("register_partitions", (after or frozenset()) - before),
+            (_SQL["forget_partitions"], before - wanted),
+            (_SQL["register_partitions"], wanted - before),
         ):
             if some:
                 params = {**_columns(sorted(some)), "listener_id": self._listener_id}
-                connection.execute(_SQL[query].sql, params)
+                connection.execute(query.sql, params)
 
 
 def channel_of(bucket: int) -> str:
