@@ -221,10 +221,10 @@ class CommitWatcher:
                     self._listen_to_others(self._connection)
                     self._register(self._connection, wanted)
                 return None
-            age = self._database.machine_clock.monotonic() - self._registered_at
+            is_old = self._database.machine_clock.monotonic() - self._registered_at > _RENEW_SECONDS
             is_covered = self._wanted is None or (wanted is not None and wanted <= self._wanted)
-            if age > _RENEW_SECONDS or not is_covered:
-                return self._renew(self._connection, wanted, age)
+            if is_old or not is_covered:
+                return self._renew(self._connection, wanted)
             return self._received(self._connection) if _is_readable(self._connection, timeout) else _NOTHING
         except psycopg.OperationalError as error:
             self.close()
@@ -280,14 +280,14 @@ class CommitWatcher:
         return connection
 
     def _renew(
-        self, connection: Connection, wanted: frozenset[PartitionId] | None, age: float
+        self, connection: Connection, wanted: frozenset[PartitionId] | None
     ) -> frozenset[PartitionId] | None:
-        """Listen to other partitions, and renew the registration, whose age is given in seconds.
+        """Listen to other partitions, and renew the registration.
 
         Return the new partitions, and those of what psycopg received meanwhile; None if some may be lost.
         """
         before = self._wanted
-        is_complete = self._register(connection, wanted) and age <= LEASE_SECONDS
+        is_complete = self._register(connection, wanted)
         changes = self._received(connection)
         if changes is None or not is_complete or (wanted is None and before is not None):
             return None
@@ -300,8 +300,13 @@ class CommitWatcher:
             listener()
 
     def _register(self, connection: Connection, wanted: frozenset[PartitionId] | None) -> bool:
-        """Listen first, and register then; return False if notifications may be lost."""
-        registered_at = self._database.machine_clock.monotonic()
+        """Listen first, and register then; return False if notifications may be lost.
+
+        They are lost if the last registration has expired before this one is committed. The catalog's clock
+        decides. This machine's clock includes the time that the registration took.
+        """
+        clock = self._database.machine_clock
+        registered_at = clock.monotonic()
         buckets = ALL_BUCKETS if wanted is None else frozenset(map(bucket_of, wanted))
         self._listen(connection, buckets)
         params: dict[str, object] = {
@@ -313,9 +318,12 @@ class CommitWatcher:
         }
         with connection.transaction():
             row = connection.execute(_SQL["register_listener"].sql, params).fetchone()
-            is_lost = self._is_registered and row == (True,)
-            is_known = self._is_registered and not is_lost
+            assert row is not None
+            is_new, is_expired = row
+            is_known = self._is_registered and not is_new
             self._replace_partitions(connection, self._wanted if is_known else None, wanted)
+        is_complete = not is_expired and clock.monotonic() - self._registered_at <= LEASE_SECONDS
+        is_lost = self._is_registered and (is_new or not is_complete)
         self._wanted, self._is_registered, self._registered_at = wanted, True, registered_at
         return not is_lost
 

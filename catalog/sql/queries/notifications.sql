@@ -1,6 +1,7 @@
 -- name: register_listener
 -- Register the buckets of partitions to whose channels a process listens, for some time, and delete expired rows. Return
--- whether the process had no row. A crash may lose the row together with the connection, so nothing waits for the disk.
+-- whether the process had no row (is_new), or one that has expired by the catalog's clock (is_expired). A crash may lose
+-- the row together with the connection, so nothing waits for the disk.
 WITH clock AS (
     SELECT coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms,
            set_config('synchronous_commit', 'off', true) AS setting
@@ -16,7 +17,9 @@ INSERT INTO commit_listeners (listener_id, buckets, is_exact, until_ms)
 SELECT %(listener_id)s, %(buckets)s::text::bit(256), %(is_exact)s, now_ms + %(lease_ms)s::bigint FROM clock
 ON CONFLICT (listener_id) DO UPDATE
 SET buckets = excluded.buckets, is_exact = excluded.is_exact, until_ms = excluded.until_ms
-RETURNING xmax = 0 AS is_new;
+RETURNING xmax = 0 AS is_new, coalesce((
+    SELECT l.until_ms < clock.now_ms FROM commit_listeners AS l, clock WHERE l.listener_id = %(listener_id)s
+), false) AS is_expired;
 
 -- name: forget_all_partitions
 -- Remove all partitions of a process.

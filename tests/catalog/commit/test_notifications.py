@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -355,6 +356,48 @@ def test_a_registration_is_renewed_and_expires(scene: Scene, clock: Clock) -> No
     assert announce([key], _OTHER) == 0, "its process is frozen or gone"
     assert watcher.wait(0, wanted) is None, "notifications were lost"
     assert announce([key], _OTHER) > 0
+    watcher.close()
+
+
+def test_a_registration_that_expires_while_it_is_renewed_has_lost_notifications(
+    scene: Scene, catalog_url: str, clock: Clock
+) -> None:
+    """The catalog may be slow just then."""
+    assert isinstance(clock, ManualClock)
+    key = PartitionId(scene.topic().topic_id, 0)
+    announce, wanted = scene.catalog.commits.announce, frozenset({key})
+    watcher = scene.catalog.watcher(ignored_origin=_SELF)
+    watcher.wait(0, wanted)
+    clock.advance(LEASE_SECONDS - 1)
+    waiting = b"SELECT count(*) FROM pg_locks WHERE NOT granted"
+    with (
+        ThreadPoolExecutor(1) as pool,
+        psycopg.connect(catalog_url, options="-c search_path=siltstone") as connection,
+    ):
+        connection.execute(b"SELECT FROM commit_listeners FOR UPDATE")
+        renewal = pool.submit(watcher.wait, 0, wanted)
+        while connection.execute(waiting).fetchone() == (0,):
+            pass
+        clock.advance(2)
+        assert announce([key], _OTHER) == 0
+        connection.rollback()
+        assert renewal.result() is None
+    watcher.close()
+
+
+def test_a_registration_that_has_expired_in_the_catalog_has_lost_notifications(
+    scene: Scene, catalog_url: str
+) -> None:
+    """The clock of this machine stands still while the machine is suspended."""
+    topic = scene.topic(partitions=2)
+    first, second = (PartitionId(topic.topic_id, number) for number in range(2))
+    watcher = scene.catalog.watcher(ignored_origin=_SELF)
+    watcher.wait(0, frozenset({first}))
+    with psycopg.connect(catalog_url, options="-c search_path=siltstone", autocommit=True) as connection:
+        connection.execute(b"UPDATE commit_listeners SET until_ms = 0")
+    assert scene.catalog.commits.announce([first], _OTHER) == 0
+    assert watcher.wait(0, frozenset({first, second})) is None
+    assert scene.catalog.commits.announce([first], _OTHER) > 0
     watcher.close()
 
 
