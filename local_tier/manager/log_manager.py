@@ -250,16 +250,8 @@ class LogManager:
 
     def find_misnamed(self, name: TopicPartition, topic_id: UUID) -> UnifiedLog | None:
         """Return the log of a partition that is open under the former name of its topic, or None."""
-        return next(
-            (
-                log
-                for log in self.logs()
-                if log.topic_id == topic_id
-                and log.topic_partition.partition == name.partition
-                and log.topic_partition != name
-            ),
-            None,
-        )
+        log = self._registry.find_by_id(topic_id, name.partition)
+        return None if log is None or log.topic_partition == name else log
 
     def get_existing(self, name: TopicPartition, topic_id: UUID, directory_id: UUID) -> UnifiedLog:
         """Return the log of a partition that is known to be in a directory; never create it.

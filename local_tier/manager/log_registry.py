@@ -19,6 +19,7 @@ from local_tier.files.file_system import remove_tree
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+    from uuid import UUID
 
     from core.clock import Clock
     from local_tier.files.file_system import FileSystem
@@ -49,6 +50,7 @@ class LogRegistry:
         self._lock = threading.Lock()
         self._current: dict[TopicPartition, UnifiedLog] = {}
         self._future: dict[TopicPartition, UnifiedLog] = {}
+        self._by_id: dict[tuple[UUID | None, int], UnifiedLog] = {}
         self._unreadable: dict[TopicPartition, list[UnreadableLog]] = {}
         self._failed = 0
 
@@ -64,6 +66,13 @@ class LogRegistry:
     def get(self, name: TopicPartition, *, future: bool = False) -> UnifiedLog | None:
         """Return the log, or None."""
         return (self._future if future else self._current).get(name)
+
+    def find_by_id(self, topic_id: UUID, partition: int) -> UnifiedLog | None:
+        """Return the current log of a partition, whatever the name of its topic, or None.
+
+        A log without a topic id is not found, also if it gets one later.
+        """
+        return self._by_id.get((topic_id, partition))
 
     def all(self) -> list[UnifiedLog]:
         """Return the current logs, then the future logs."""
@@ -108,6 +117,8 @@ class LogRegistry:
             logs = self._future if future else self._current
             unreadable = [] if future else self._unreadable.get(log.topic_partition, [])
             other = unreadable[0] if unreadable else logs.setdefault(log.topic_partition, log)
+            if other is log and not future:
+                self._by_id[_key(log)] = log
         if other is not log:
             raise CorruptLogError(
                 f"log {log.topic_partition} exists in {log.directory} and in {other.directory}",
@@ -120,7 +131,10 @@ class LogRegistry:
         """Remove a log and return it, or None. With `only`, another log of that name stays."""
         with self._lock:
             logs = self._future if future else self._current
-            return logs.pop(name, None) if only is None or logs.get(name) is only else None
+            removed = logs.pop(name, None) if only is None or logs.get(name) is only else None
+            if removed is not None:
+                self._forget_id(removed)
+            return removed
 
     def remove_directory(self, directory: Path) -> list[UnifiedLog]:
         """Remove all logs of a log directory and return them."""
@@ -129,6 +143,8 @@ class LogRegistry:
             for logs in (self._current, self._future):
                 names = [name for name, log in logs.items() if log.directory.parent == directory]
                 removed += [logs.pop(name) for name in names]
+            for log in removed:
+                self._forget_id(log)
             self._failed += len(removed)
             for name in list(self._unreadable):
                 self._unreadable[name] = [
@@ -147,13 +163,22 @@ class LogRegistry:
             if name not in self._future:
                 raise NotFoundError(f"there is no future log of {name}")
             before = self._current.get(name)
-            self._current[name] = self._future.pop(name)  # in one step: readers take no lock
+            log = self._current[name] = self._future.pop(name)  # in one step: readers take no lock
+            self._by_id[_key(log)] = log
             return before
+
+    def _forget_id(self, log: UnifiedLog) -> None:
+        if self._by_id.get(_key(log)) is log:
+            del self._by_id[_key(log)]
 
     def futures(self) -> dict[TopicPartition, UnifiedLog]:
         """Return a copy of the map of future logs."""
         with self._lock:
             return dict(self._future)
+
+
+def _key(log: UnifiedLog) -> tuple[UUID | None, int]:
+    return log.topic_id, log.topic_partition.partition
 
 
 _log = structlog.get_logger(__name__)

@@ -47,6 +47,32 @@ def readable(log: UnifiedLog) -> list[int]:
     return [offset for offset in offsets if offset >= log.log_start_offset]
 
 
+def test_a_log_is_found_by_its_topic_id_under_another_name(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request for a partition that is offline looks for it, so the search reads no other log."""
+    former = TopicPartition("renamed", 0)
+    manager = machine.start()
+    log = orders(manager)
+    orders(manager, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(manager, "logs", lambda: pytest.fail("all logs were read"))
+        assert manager.find_misnamed(former, ORDERS_ID) is log
+        assert manager.find_misnamed(name_of(0), ORDERS_ID) is None
+        assert manager.find_misnamed(former, UUID(int=7)) is None
+    target = next(path for path in machine.directories if path != log.directory.parent)
+    manager.create_future_log(name_of(0), target)
+    assert manager.find_misnamed(former, ORDERS_ID) is log
+    moved = manager.replace_current_with_future_log(name_of(0))
+    assert manager.find_misnamed(former, ORDERS_ID) is moved
+    manager.delete(name_of(0))
+    assert manager.find_misnamed(former, ORDERS_ID) is None
+    manager.close()
+    manager = machine.start()
+    assert manager.find_misnamed(TopicPartition("renamed", 1), ORDERS_ID) is manager.get(name_of(1))
+    manager.close()
+
+
 def test_a_new_log_goes_to_the_directory_with_the_fewest(machine: Machine) -> None:
     manager = machine.start()
     for partition in range(5):
