@@ -246,14 +246,22 @@ class LocalLogService:
             self._announcing = None
 
     async def stop(self) -> None:
-        """Complete the pending appends, write the tail cache, and close the logs."""
-        if self._announcing is not None:
-            await self._announcing
-        if self.markers is not None:
-            await self.markers.stop()
-        if self._local is not None:
-            await self._local.mover.stop()
-            await self._local.stop()
+        """Complete the pending appends, write the tail cache, and close the logs.
+
+        Calls wait for file descriptors only until the appends are complete, or the caller gives up. Otherwise
+        the event loop, which waits for the threads of the disks, and the end of the process would wait, too.
+        """
+        try:
+            if self._announcing is not None:
+                await self._announcing
+            if self.markers is not None:
+                await self.markers.stop()
+            if self._local is not None:
+                await self._local.mover.stop()
+                await self._local.stop()
+        finally:
+            if self.storage is not None:
+                self.storage.end_waiting()
         await self.tail_cache.stop()
         storage, self.storage = self.storage, None
         if storage is not None:

@@ -364,11 +364,15 @@ class LocalStorage:
                 )
         return disposals
 
+    def end_waiting(self) -> None:
+        """Let no call wait for a file descriptor any more: calls that wait raise their errors."""
+        if self._may_wait:
+            self._may_wait = False
+            process_descriptors.end()
+
     def close(self) -> None:
         """Flush and close all logs, and mark the directories as cleanly shut down."""
-        if self._may_wait:
-            process_descriptors.end()
-            self._may_wait = False
+        self.end_waiting()
         self._stop_schedulers()
         self.manager.close()
 
