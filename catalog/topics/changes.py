@@ -1,8 +1,9 @@
 """The version of all topics and of the leaders of local partitions.
 
-It is another one after each change, also after commits were lost. Processes read it before they read topics
-or leaders, and read these again only when they find another version: a change between the two reads is in
-what they read, and is found again. So no change is missed.
+It is another one after each change. Processes read it before they read topics or leaders, and read these
+again only when they find another version: a change between the two reads is in what they read, and is found
+again. So no change is missed. If that change is lost in a failover, the version is the earlier one again. So
+it also changes when a new incarnation of the catalog begins.
 """
 
 from __future__ import annotations

@@ -9,16 +9,18 @@ import psycopg
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from catalog.topics.repository import NewTopic
-from tests.catalog.scene import run_of
+from catalog.topics.repository import NewTopic, Topics
+from tests.catalog.lifecycle.test_incarnation import replace_server
+from tests.catalog.scene import Scene, run_of
 from tests.catalog.topics.test_deleted import purge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pytest
+
     from catalog.model import Topic
     from catalog.topics.changes import TopicVersion
-    from tests.catalog.scene import Scene
 
 _RENAME = b"UPDATE topics SET name = name || '-new' WHERE topic_id = %s"
 _STEPS = ["change", "change", "commit", "rollback", "undo", "savepoint"]
@@ -68,6 +70,39 @@ def test_topics_are_listed_after_each_change_and_never_without_one(scene: Scene)
     follower.follow()
     purge(scene.catalog)  # has nothing to do
     assert not follower.follow()
+
+
+def test_a_topic_that_a_failover_has_lost_is_not_listed_after_it(
+    scene: Scene, catalog_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may read the version, then the topic, and then the same version on the new primary."""
+    topics = scene.catalog.topics
+    scene.topic("kept")
+    list_now = Topics.list
+
+    def list_later(self: Topics) -> list[Topic]:
+        topics.create("lost", 1)
+        return list_now(self)
+
+    with psycopg.connect(catalog_url, autocommit=True, options="-c search_path=siltstone") as connection:
+        version = connection.execute(_VERSION).fetchone()
+        with monkeypatch.context() as patch:
+            patch.setattr(Topics, "list", list_later)
+            found = topics.changed_since(None)
+        assert found is not None
+        assert [topic.name for topic in found.topics] == ["kept", "lost"]
+        connection.execute(b"SET session_replication_role = replica")
+        connection.execute(
+            b"DELETE FROM partitions WHERE topic_id = (SELECT topic_id FROM topics WHERE name = 'lost')"
+        )
+        connection.execute(b"DELETE FROM topics WHERE name = 'lost'")
+        connection.execute(b"UPDATE topic_changes SET change_id = %s", version)
+        connection.execute(b"RESET session_replication_role")
+        replace_server(connection)
+    Scene.set_up(scene.catalog, scene.ids)
+    again = topics.changed_since(found.version)
+    assert again is not None
+    assert [topic.name for topic in again.topics] == ["kept"]
 
 
 def test_a_look_at_unchanged_topics_reads_one_row(scene: Scene, catalog_url: str) -> None:
