@@ -21,27 +21,36 @@ if TYPE_CHECKING:
 
 
 class ForkedCommand:
-    """A running command; `output` and `error` are the files of its standard output and standard error."""
+    """A running command; `output` and `error` are the files of its standard output and standard error.
 
-    def __init__(self, arguments: Sequence[str], output: Path, error: Path, stdin: str = "") -> None:
+    `variables` are added to its environment.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        output: Path,
+        error: Path,
+        stdin: str = "",
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self._output, self._error = output, error
         output.unlink(missing_ok=True)  # of an earlier process
         files = str(output), str(error)
         self._process = FORK_SERVER.Process(
-            target=_run, args=(arguments, environment(), *files, stdin), daemon=True
+            target=_run, args=(arguments, {**environment(), **(variables or {})}, *files, stdin), daemon=True
         )
         self._process.start()
 
     def ends(self, code: int = 0) -> None:
-        """Wait for the end, with an exit code and without a traceback."""
+        """Wait for the end, with an exit code."""
         self._process.join(TIMEOUT_SECONDS)
-        assert self._process.exitcode == code, self._text()
-        assert "Traceback" not in self._text()
+        assert self._process.exitcode == code, self.text()
 
     def await_line(self) -> None:
         """Wait until the command has printed a line. Raise if it ends before it has printed one."""
         until(lambda: self._has_line() or not self._process.is_alive())
-        assert self._has_line(), self._text()
+        assert self._has_line(), self.text()
 
     def stop(self) -> None:
         """Send SIGTERM, which must end the command in order."""
@@ -53,16 +62,21 @@ class ForkedCommand:
         self._process.kill()
         self._process.join(TIMEOUT_SECONDS)
 
+    def text(self) -> str:
+        """Return what the command has printed."""
+        return "".join(each.read_text() for each in (self._output, self._error) if each.exists())
+
     def _has_line(self) -> bool:
         return self._output.exists() and b"\n" in self._output.read_bytes()
 
-    def _text(self) -> str:
-        return "".join(each.read_text() for each in (self._output, self._error) if each.exists())
-
 
 def run_siltstone(*arguments: str, directory: Path, stdin: str = "") -> None:
-    """Run a command that must succeed; the files of its output are in `directory`."""
-    ForkedCommand(arguments, directory / "command.out", directory / "command.err", stdin).ends()
+    """Run a command that must succeed without a traceback; the files of its output are in `directory`."""
+    output, error = directory / "command.out", directory / "command.err"
+    error.unlink(missing_ok=True)  # of an earlier command
+    command = ForkedCommand(arguments, output, error, stdin)
+    command.ends()
+    assert "Traceback" not in command.text()
 
 
 def _run(arguments: Sequence[str], variables: Mapping[str, str], output: str, error: str, stdin: str) -> None:

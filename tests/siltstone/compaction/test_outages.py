@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING, Final
 
@@ -24,13 +20,14 @@ from siltstone.compaction.watcher import Watcher
 from siltstone.context import AppContext
 from siltstone.interrupts import Interrupts
 from siltstone.settings.sources import load_settings
-from tests.end_to_end.processes import TIMEOUT_SECONDS, as_url, environment
+from tests.end_to_end.forked_command import ForkedCommand
+from tests.end_to_end.processes import TIMEOUT_SECONDS, as_url
 from tests.siltstone.compaction.test_watcher import InProcessSession, until
 from tests.spark_jobs.catalog_log import CatalogLog
 from tests.spark_jobs.reference_log import batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from catalog.model import Job
@@ -138,40 +135,30 @@ def test_processes_wait_at_their_start_for_the_catalog_and_the_store(
             stack.enter_context(started(tmp_path / arguments[0], arguments, wait_seconds=600))
             for arguments in commands
         ]
-        for process, read in impatient:
-            assert process.wait(TIMEOUT_SECONDS) == 75
-            assert "not available within start_timeout_seconds=1 of the start" in read()
+        for each in impatient:
+            each.ends(75)
+            assert "not available within start_timeout_seconds=1 of the start" in each.text()
         for step, server in (
             ("checking the object store", restartable_s3),
             ("opening the catalog", restartable_postgres),
         ):
-            for _, read in patient:
-                until(lambda read=read, step=step: f"outage: {step}" in read())  # type: ignore[misc]
+            for each in patient:
+                until(lambda each=each, step=step: f"outage: {step}" in each.text())  # type: ignore[misc]
             server.start()
-        until(lambda: '"ready"' in patient[0][1]())
-        until(lambda: "Polling every 0.1 s" in patient[1][1]())
-        until(lambda: "Maintaining the log" in patient[2][1]())
-        for process, read in patient:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(TIMEOUT_SECONDS) == 0, read()
+        until(lambda: '"ready"' in patient[0].text())
+        until(lambda: "Polling every 0.1 s" in patient[1].text())
+        until(lambda: "Maintaining the log" in patient[2].text())
+        for each in patient:
+            each.stop()
 
 
 @contextlib.contextmanager
-def started(
-    log: Path, arguments: list[str], *, wait_seconds: int
-) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
-    """Start a command; yield its process and a function that returns what it has printed."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "siltstone", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env={**environment(), "SILTSTONE_START_TIMEOUT_SECONDS": str(wait_seconds)},
-        )
-    with process:
-        try:
-            yield process, lambda: log.read_text(encoding="utf-8")
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
+def started(directory: Path, arguments: list[str], *, wait_seconds: int) -> Iterator[ForkedCommand]:
+    """Start a command, and kill it at the end. The files of its output are in a new directory."""
+    directory.mkdir()
+    variables = {"SILTSTONE_START_TIMEOUT_SECONDS": str(wait_seconds)}
+    command = ForkedCommand(arguments, directory / "output", directory / "error", variables=variables)
+    try:
+        yield command
+    finally:
+        command.kill()
