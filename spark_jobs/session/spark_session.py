@@ -174,6 +174,8 @@ def start_session(settings: SparkSettings) -> SparkSession:
         java = find_java(os.environ)
         with _launch_environment(settings, java, scratch), _imports_of_pyspark():
             spark = _build(settings, _launch_conf(settings, java, scratch))
+        if not settings.is_local:
+            _use_configured_python(spark)
     except SparkUnavailableError as error:
         _forget_failed_start()
         output = _last_line(scratch / _LOG)
@@ -457,6 +459,13 @@ def _with_task_attempts(master: str) -> str:
     """Let a local master retry tasks: `local` and `local[4]` never do, `local[4,3]` does."""
     simple = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
     return f"local[{simple[1] or 1},{TASK_ATTEMPTS}]" if simple else master
+
+
+def _use_configured_python(spark: SparkSession) -> None:
+    """Start workers with `spark.pyspark.python`, if it is set; PySpark leaves it to `spark-submit`."""
+    context = spark.sparkContext
+    with gone_sessions_named():
+        context.pythonExec = context.getConf().get("spark.pyspark.python", context.pythonExec)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -129,6 +130,19 @@ archive False
 []
 """
 
+PYTHON_OF_WORKERS = """
+import os, sys
+import pyarrow as pa
+from spark_jobs.session.spark_session import SparkSettings, spark_session
+
+def name(batches):
+    for batch in batches:
+        yield pa.RecordBatch.from_arrays([pa.array([os.environ.get("PYTHON_OF_THIS_PROCESS")])], ["name"])
+
+with spark_session(SparkSettings(master=sys.argv[1], driver_memory="512m")) as spark:
+    print([row.name for row in spark.range(0, 1, 1, 1).mapInArrow(name, "name string").collect()])
+"""
+
 
 def child_environment(directory: Path) -> dict[str, str]:
     return {
@@ -201,6 +215,43 @@ def test_a_session_prints_nothing_and_leaves_no_files_or_processes(tmp_path: Pat
     assert [
         each for each in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(each.info["cmdline"])
     ] == []
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("master", "name"),
+    [("local-cluster[1,1,512]", "the cluster's"), ("local[1]", None)],
+    ids=["cluster", "local"],
+)
+def test_workers_of_a_cluster_use_the_python_of_spark_defaults(
+    tmp_path: Path, master: str, name: str | None
+) -> None:
+    """PySpark itself leaves `spark.pyspark.python` to `spark-submit`."""
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\nPYTHON_OF_THIS_PROCESS="the cluster\'s" exec {shlex.quote(sys.executable)} "$@"\n'
+    )
+    python.chmod(0o755)
+    defaults = {
+        "spark.pyspark.python": str(python),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    }
+    (tmp_path / "spark-defaults.conf").write_text(
+        "".join(f"{key} {value}\n" for key, value in defaults.items())
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", PYTHON_OF_WORKERS, master],
+        env={**child_environment(tmp_path), "SPARK_CONF_DIR": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert (child.returncode, child.stdout) == (0, f"{[name]}\n"), child.stderr
 
 
 @pytest.fixture
