@@ -535,7 +535,7 @@ class LogManager:
     def latest_epoch(self, found: SetAsideLog) -> int | None:
         """Return the last leader epoch in a log that waits, or None if it has none that can be read."""
         try:
-            return latest_epoch(self._file_system, found.path)
+            return self._set_aside.latest_epoch(found, partial(latest_epoch, self._file_system, found.path))
         except (OSError, CorruptCheckpointError):
             return None
 

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
     from uuid import UUID
 
@@ -45,6 +45,7 @@ class SetAsideLogs:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._logs: dict[tuple[UUID, int], list[SetAsideLog]] = {}
+        self._latest_epochs: dict[SetAsideLog, int | None] = {}
 
     def __len__(self) -> int:
         with self._lock:
@@ -62,6 +63,7 @@ class SetAsideLogs:
             if log not in logs:
                 return False
             logs.remove(log)
+            self._latest_epochs.pop(log, None)
             if not logs:
                 del self._logs[log.topic_id, log.partition]
             return True
@@ -75,6 +77,17 @@ class SetAsideLogs:
         """Return all logs."""
         with self._lock:
             return [log for logs in self._logs.values() for log in logs]
+
+    def latest_epoch(self, log: SetAsideLog, read: Callable[[], int | None]) -> int | None:
+        """Return the last leader epoch of a log. It does not change while the log waits, so read it once."""
+        with self._lock:
+            if log in self._latest_epochs:
+                return self._latest_epochs[log]
+        epoch = read()
+        with self._lock:
+            if log in self._logs.get((log.topic_id, log.partition), ()):
+                self._latest_epochs[log] = epoch
+        return epoch
 
     def remove_directory(self, directory: Path) -> None:
         """Remove the logs of a log directory."""

@@ -11,8 +11,10 @@ from typing_extensions import override
 
 from local_tier.errors import LogDirectoryOfflineError
 from local_tier.files.file_names import SET_ASIDE
+from local_tier.manager import log_manager
 from local_tier.manager.log_copy import LogCopy
 from local_tier.manager.set_aside_logs import Disposal, SetAsideLog
+from tests.local_tier.batches import batch
 from tests.local_tier.crash.test_set_aside import all_wait
 from tests.local_tier.crash.unsynced import UnsyncedFileSystem
 from tests.local_tier.log.test_log_loader import legacy
@@ -261,6 +263,28 @@ def test_a_stray_that_was_opened_again_just_before_has_no_mark(machine: Machine)
     manager.close()
     manager = machine.start()
     assert (manager.metrics().stray_logs, manager.set_aside_logs()) == (1, [])
+    manager.close()
+
+
+def test_the_last_epoch_of_a_log_is_read_once_while_it_waits(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents ask every few seconds, and a deleted topic may have thousands of partitions."""
+    manager = machine.start()
+    log = orders(manager)
+    log.append_as_leader(bytearray(batch(0)), 4)
+    manager.set_aside(log, Disposal.WAIT)
+    (found,) = manager.set_aside_logs()
+    assert manager.latest_epoch(found) == 4
+    with monkeypatch.context() as patch:
+        patch.setattr(log_manager, "latest_epoch", lambda *_: pytest.fail("the disk was read"))
+        assert manager.latest_epoch(found) == 4
+    reopened = manager.reopen(name_of(0), found, SMALL)
+    assert reopened is not None
+    reopened.append_as_leader(bytearray(batch(0)), 6)
+    manager.set_aside(reopened, Disposal.WAIT)
+    (found,) = manager.set_aside_logs()
+    assert manager.latest_epoch(found) == 6
     manager.close()
 
 
