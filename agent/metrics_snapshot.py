@@ -70,7 +70,7 @@ def metrics_snapshot(
             lambda: resources.epoch.current,
         ),
         "siltstone_unsettled_sessions": (
-            "Sessions whose orphans are not deleted, because a failover or a restore may have lost commits",
+            "Sessions that a failover or a restore may have cost commits; no orphan or deleted topic is removed",
             lambda: incarnations.backlog.unsettled_sessions,
         ),
         "siltstone_waiting_lost_files": (
