@@ -12,10 +12,12 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Protocol
 
+from catalog.commit.notifications import MAX_REGISTERED
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from agent.cluster.commits import CommittedFile
     from agent.read.caches.catalog_cache import BoundsCache
@@ -26,10 +28,11 @@ if TYPE_CHECKING:
 class CommitNotifications(Protocol):
     """The catalog's notifications of commits; used from one thread."""
 
-    def wait(self, timeout: float, wanted: frozenset[PartitionId], /) -> frozenset[PartitionId] | None:
+    def wait(self, timeout: float, wanted: frozenset[PartitionId] | None, /) -> frozenset[PartitionId] | None:
         """Return what other agents changed of these partitions, after `timeout` seconds at the latest.
 
-        None means that any partition may have commits, because notifications may be lost.
+        All partitions are wanted if they are None. A result of None means that any partition may have
+        commits, because notifications may be lost.
         """
         ...
 
@@ -68,7 +71,10 @@ class Waiter:
 
 
 class CommitNotifier:
-    """Wakes the waiters of partitions. Belongs to the event loop, except for its one thread."""
+    """Wakes the waiters of partitions. Belongs to the event loop, except for its one thread.
+
+    It remembers up to `max_wanted` partitions that were read. If there are more, it wants all.
+    """
 
     def __init__(
         self,
@@ -78,6 +84,7 @@ class CommitNotifier:
         outage: Outage,
         wait_seconds: float = 0.1,
         keep_seconds: float = 60.0,
+        max_wanted: int = MAX_REGISTERED,
     ) -> None:
         """Take the notifications; a partition is wanted for `keep_seconds` after the last read of it."""
         self._notifications = notifications
@@ -86,8 +93,9 @@ class CommitNotifier:
         self._wait_seconds = wait_seconds
         self._keep_seconds = keep_seconds
         self._waiters: dict[PartitionId, set[Waiter]] = {}
-        self._wanted: set[PartitionId] = set()
-        self._recent: set[PartitionId] = set()  # read since the last call of `_forget`
+        self._max_wanted = max_wanted
+        self._wanted: set[PartitionId] | None = set()  # None: all
+        self._recent: set[PartitionId] | None = set()  # read since the last call of `_forget`; None: too many
         self._lock = threading.Lock()  # of `_wanted`
         self._forgetting: asyncio.TimerHandle | None = None
         self._stopping = threading.Event()
@@ -167,16 +175,23 @@ class CommitNotifier:
 
     def _want(self, partitions: set[PartitionId]) -> None:
         """Let the thread listen to these partitions, which takes `wait_seconds` at most if they are new."""
-        self._recent |= partitions
-        if not partitions <= self._wanted:
+        if self._recent is not None:
+            self._recent = self._bounded(self._recent, partitions)
+        if self._wanted is not None and not partitions <= self._wanted:
             with self._lock:
-                self._wanted |= partitions
+                self._wanted = self._bounded(self._wanted, partitions)
 
     def _forget(self) -> None:
         """Stop listening to partitions that no client has read since the last call."""
+        recent = self._recent if self._recent is None else self._bounded(self._recent, self._waiters.keys())
         with self._lock:
-            self._wanted, self._recent = self._recent.union(self._waiters), set()
+            self._wanted, self._recent = recent, set()
         self._forgetting = asyncio.get_running_loop().call_later(self._keep_seconds, self._forget)
+
+    def _bounded(self, some: set[PartitionId], more: AbstractSet[PartitionId]) -> set[PartitionId] | None:
+        """Add partitions to a set and return it; None if they are too many."""
+        some |= more
+        return some if len(some) <= self._max_wanted else None
 
     def _on_commits(self, changed: frozenset[PartitionId] | None) -> None:
         """Handle commits of other agents to some partitions, or to any (None)."""
@@ -190,7 +205,7 @@ class CommitNotifier:
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         while not self._stopping.is_set():
             with self._lock:
-                wanted = frozenset(self._wanted)
+                wanted = None if self._wanted is None else frozenset(self._wanted)
             try:
                 changed = self._notifications.wait(self._wait_seconds, wanted)
             except Exception as error:  # noqa: BLE001  # the thread must survive any failure

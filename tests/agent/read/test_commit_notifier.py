@@ -32,7 +32,7 @@ class _Notifications:
         self._worked = works
         self.failures = 0
 
-    def wait(self, timeout: float, wanted: frozenset[PartitionId], /) -> frozenset[PartitionId]:
+    def wait(self, timeout: float, wanted: frozenset[PartitionId] | None, /) -> frozenset[PartitionId]:
         del timeout, wanted
         if self.failures < _FAILURES:
             self.failures += 1
@@ -66,9 +66,9 @@ class _Script:
 
     def __init__(self) -> None:
         self.changes: queue.SimpleQueue[frozenset[PartitionId] | None] = queue.SimpleQueue()
-        self.wanted: list[frozenset[PartitionId]] = []
+        self.wanted: list[frozenset[PartitionId] | None] = []
 
-    def wait(self, timeout: float, wanted: frozenset[PartitionId], /) -> frozenset[PartitionId] | None:
+    def wait(self, timeout: float, wanted: frozenset[PartitionId] | None, /) -> frozenset[PartitionId] | None:
         del timeout
         self.wanted.append(wanted)
         try:
@@ -81,6 +81,10 @@ class _Script:
 
     async def until_wanted(self, *partitions: PartitionId) -> None:
         while not self.wanted or self.wanted[-1] != frozenset(partitions):  # noqa: ASYNC110  # a thread appends
+            await asyncio.sleep(0.001)
+
+    async def until_all_are_wanted(self) -> None:
+        while not self.wanted or self.wanted[-1] is not None:  # noqa: ASYNC110  # a thread appends
             await asyncio.sleep(0.001)
 
 
@@ -107,4 +111,28 @@ async def test_changed_partitions_wake_the_fetches_that_wait_for_them(clock: Clo
         assert await first.wait(240)
         assert await second.wait(240)
     await script.until_wanted()  # nothing was read for a while
+    await notifier.stop()
+
+
+async def test_the_partitions_that_are_remembered_are_bounded(clock: Clock, ids: Ids) -> None:
+    """Readers of a million partitions would cost memory, and time of the event loop for each copy."""
+    script = _Script()
+    notifier = CommitNotifier(
+        script,
+        BoundsCache(clock, ttl_ms=1, limit=1),
+        outage=Outage("notifications", clock=clock, ids=ids),
+        keep_seconds=0.05,
+        max_wanted=3,
+    )
+    notifier.start()
+    partitions = [PartitionId(UUID(int=0), number) for number in range(6)]
+    with notifier.waiter(partitions[:3]):
+        await script.until_wanted(*partitions[:3])
+        with notifier.waiter(partitions[3:]) as waiter:
+            await script.until_all_are_wanted()
+            script.changes.put(frozenset({partitions[5]}))
+            assert await waiter.wait(240)
+            assert notifier._wanted is None
+        await script.until_wanted(*partitions[:3])
+    await script.until_wanted()
     await notifier.stop()
