@@ -49,6 +49,11 @@ class ReplicaTable:
             self._cache.note_added()
         return nodes
 
+    def clear(self) -> None:
+        """Remove all partitions."""
+        self._nodes.clear()
+        self._same.clear()
+
 
 class ReplicaCache:
     """Cached replicas of at most 100,000 partitions. Belongs to the event loop."""
@@ -71,10 +76,12 @@ class ReplicaCache:
         return table
 
     def note_added(self) -> None:
-        """Count a partition; at the bound, begin again with no table."""
+        """Count a partition; at the bound, begin again with empty tables, because a response may use one."""
         self._partitions += 1
         if self._partitions >= self._max_partitions:
-            self.clear()
+            for table in self._tables.values():
+                table.clear()
+            self._partitions = 0
 
     def clear(self) -> None:
         """Remove all tables."""

@@ -101,3 +101,12 @@ def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         cache.among(agents(count), None)
         assert len(cache._tables) <= replica_cache_module._MAX_TABLES
     assert hashes.taken() == 150 * 2
+
+
+def test_a_response_with_very_many_partitions_keeps_no_more_of_them() -> None:
+    cache = ReplicaCache(100)
+    table = cache.among(agents(2), None)
+    for partition in range(250):
+        table.of(_TOPICS[partition % 2], partition)
+        assert sum(map(len, table._nodes.values())) < 100
+    assert cache.among(agents(2), None) is table
