@@ -220,6 +220,9 @@ class CommitWatcher:
                 if self._connection is not None:
                     self._listen_to_others(self._connection)
                     self._register(self._connection, wanted)
+                    self._received(
+                        self._connection
+                    )  # psycopg has them already, so the socket is not readable
                 return None
             is_old = self._database.machine_clock.monotonic() - self._registered_at > _RENEW_SECONDS
             is_covered = self._wanted is None or (wanted is not None and wanted <= self._wanted)

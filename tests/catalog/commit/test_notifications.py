@@ -456,6 +456,25 @@ def test_a_lost_connection_is_reopened(
         watcher.close()
 
 
+def test_a_notification_of_a_listener_during_the_registration_is_not_delayed(
+    scene: Scene, catalog_url: str
+) -> None:
+    """It has arrived before the first wait for the socket."""
+    calls: list[int] = []
+
+    def listener() -> None:
+        calls.append(len(calls))
+        if len(calls) == 1:
+            with psycopg.connect(catalog_url, autocommit=True) as connection:
+                connection.execute(b"NOTIFY other")
+
+    watcher = scene.catalog.watcher(listeners={"other": listener})
+    assert watcher.wait(0) is None
+    watcher.wait(0.1)
+    assert calls == [0, 1]
+    watcher.close()
+
+
 def test_a_wait_blocks_in_the_kernel(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Psycopg is called only when there is data, because it spends the last millisecond in a busy loop."""
     watcher = scene.catalog.watcher()
