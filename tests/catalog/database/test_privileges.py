@@ -11,6 +11,7 @@ import pytest
 from psycopg import errors as pg
 
 from catalog.errors import CatalogAddressError
+from catalog.model import PartitionId
 from catalog.open import migrate_catalog, open_catalog
 from core.clock import SystemClock
 from tests.catalog.checks import InvariantChecker
@@ -57,6 +58,13 @@ def test_the_documented_privileges_suffice(
             scene.commit(topic, run_of(2, producer=(catalog.producers.new_id(), 0, 0)), run_of(number + 1))
         catalog.sessions.heartbeat(scene.session_id)
         catalog.jobs.complete(scene.result(scene.claimed(scene.extents(topic))))
+        read = PartitionId(topic.topic_id, 0)
+        watcher = catalog.watcher()
+        assert watcher.wait(0, frozenset({read})) is None
+        assert catalog.commits.announce([read], ids.new_uuid()) > 0
+        watcher.close()
+        local = catalog.topics.create("local", 1, {"storage.mode": "local"})
+        catalog.local_leaders.claim({PartitionId(local.topic_id, 0): 1})
         catalog.topics.delete(topic.name)
         catalog.garbage.remove_deleted()
         catalog.sessions.end(scene.session_id)
