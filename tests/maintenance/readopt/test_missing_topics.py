@@ -140,6 +140,22 @@ def test_a_file_of_a_deleted_topic_waits_while_its_undeletion_may_be_lost(world:
     assert world.log(topic) == [0]
 
 
+def test_a_file_that_waits_for_a_deleted_topic_does_not_keep_it_for_ever(world: World) -> None:
+    """The operator knows that the topic was not undeleted."""
+    agent = world.agent()
+    topic = world.catalog.topics.create("t", 1, {})
+    agent.write(topic, 0)
+    world.catalog.topics.delete("t")
+    world.lose_commits()
+    world.begin_epoch()
+    assert readopt(world.catalog, world.store, apply=True).counts == {"waiting": 1}
+    done = readopt(world.catalog, world.store, apply=True, discard_unknown_topics=True)
+    assert (done.counts, done.rejected, done.settled_sessions) == ({"readopted": 1}, 3, 1)
+    while world.catalog.garbage.remove_deleted():
+        pass
+    assert world.catalog.topics.deleted.list() == []
+
+
 @pytest.mark.parametrize("is_later", [False, True])
 def test_the_epoch_of_a_lost_commit_decides_whether_its_topic_was_undeleted(
     world: World, *, is_later: bool
