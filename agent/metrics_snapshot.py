@@ -70,7 +70,7 @@ def metrics_snapshot(
             lambda: resources.epoch.current,
         ),
         "siltstone_unsettled_sessions": (
-            "Sessions that a failover or a restore may have cost commits; no orphan or deleted topic is removed",
+            "Sessions that may have lost commits in a failover; their orphans, and deleted topics, are kept",
             lambda: incarnations.backlog.unsettled_sessions,
         ),
         "siltstone_waiting_lost_files": (
