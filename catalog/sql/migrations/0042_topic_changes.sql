@@ -2,8 +2,8 @@
 LOCK TABLE topics, local_leaders IN SHARE ROW EXCLUSIVE MODE;
 
 -- The version of the topics and of the leaders of local partitions: the set of these ids. It differs from every earlier
--- one once a transaction that changed some of them is committed, also after commits were lost. So processes read them
--- again only when something has changed.
+-- one once a transaction that changed some of them is committed, and after a failover. So processes read them again
+-- only when something has changed.
 CREATE TABLE topic_changes (
     change_id uuid PRIMARY KEY DEFAULT gen_random_uuid()
 );

@@ -1,11 +1,12 @@
 -- name: claim_partitions
--- Assign partitions without a leader to nodes. The first caller wins.
+-- Assign partitions without a leader to nodes. The first caller wins. A partition that is removed meanwhile is skipped.
 INSERT INTO local_leaders (topic_id, partition, node_id, directory_id)
 SELECT requested.topic_id, requested.partition, requested.node_id, %(unassigned)s::uuid
 FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[], %(node_ids)s::integer[])
     AS requested (topic_id, partition, node_id)
 JOIN partitions USING (topic_id, partition)
 ORDER BY requested.topic_id, requested.partition
+FOR KEY SHARE OF partitions
 ON CONFLICT DO NOTHING;
 
 -- name: leaders_of_topics

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from catalog.errors import InvalidConfigError
@@ -99,3 +102,24 @@ def test_the_storage_mode_of_a_topic_cannot_change(catalog: Catalog) -> None:
     with pytest.raises(InvalidConfigError, match=r"storage\.mode"):
         catalog.topics.alter_config("t", {"storage.mode": "local"})
     assert catalog.topics.alter_config("t", {"storage.mode": "object"}).config.storage_mode == "object"
+
+
+def test_a_partition_that_is_removed_during_a_claim_is_skipped(catalog: Catalog, catalog_url: str) -> None:
+    topic_id = catalog.topics.create("t", 2, {"storage.mode": "local"}).topic_id
+    first, second = (PartitionId(topic_id, number) for number in range(2))
+    locks = (
+        b"SELECT count(*) FROM pg_stat_activity"
+        b" WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    with (
+        psycopg.connect(catalog_url) as other,
+        psycopg.connect(catalog_url, autocommit=True) as looking,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        other.execute(b"DELETE FROM siltstone.partitions WHERE topic_id = %s AND partition = 0", (topic_id,))
+        claiming = pool.submit(catalog.local_leaders.claim, {first: 1, second: 1})
+        while looking.execute(locks).fetchone() == (0,):
+            time.sleep(0.01)
+        other.commit()
+        claiming.result()
+    assert set(catalog.local_leaders.of_topic(topic_id)) == {1}
