@@ -54,6 +54,7 @@ class Supervisor:
         self._stuck_seconds = stuck_seconds
         self._listener: HealthListener | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._is_stopping = False
 
     async def start(self, listener: socket.socket) -> str:
         """Start to watch and to serve the health on a socket; return its address."""
@@ -68,6 +69,7 @@ class Supervisor:
 
     def stop_watching(self) -> None:
         """Watch no longer, because the parts are about to end."""
+        self._is_stopping = True
         if self._watching is not None:
             self._watching.cancel()
 
@@ -85,7 +87,7 @@ class Supervisor:
         while True:
             await asyncio.sleep(_CHECK_SECONDS)
             ended = () if has_failed else self._health.ended()
-            if ended:
+            if ended and not self._is_stopping:  # in this order: parts end only after it is set
                 has_failed = True
                 self._report(ended)
             if self._loop_lag.current_seconds > self._stuck_seconds:

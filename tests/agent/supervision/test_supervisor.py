@@ -74,6 +74,25 @@ async def test_a_part_that_has_ended_is_reported_once() -> None:
     ]
 
 
+async def test_parts_that_end_because_the_agent_stops_are_no_failure() -> None:
+    """The watch may be in a check while it is told to end."""
+    process = _Process()
+    checks, stops = threading.Event(), threading.Event()
+
+    def is_running() -> bool:
+        checks.set()
+        stops.wait(_TIMEOUT_SECONDS)
+        return False
+
+    process.health.require_running("kafka_listener", is_running)
+    await process.start()
+    assert await asyncio.to_thread(checks.wait, _TIMEOUT_SECONDS)
+    process.supervisor.stop_watching()
+    stops.set()
+    await process.stop()
+    assert process.failures == []
+
+
 async def test_a_process_whose_event_loop_is_stuck_is_ended() -> None:
     process = _Process()
     process.clock.advance(61)
