@@ -4,11 +4,11 @@ A watcher registers the partitions that it wants in `listened_partitions`, and i
 for a minute at a time. An announcement contains only partitions that a registered watcher wants, and is not
 sent if there are none. A watcher of very many partitions registers for all.
 
-Partitions are divided into buckets, each with a channel, to which the watchers of its partitions listen. An
-announcement notifies the channels of up to four buckets. If there are more, it notifies one channel to which
-all watchers listen, because a server process reads every notification and compares its channel with all of
-its own. PostgreSQL (up to 18) wakes the server processes of all watchers that listen to any channel. A
-watcher that wants nothing listens to none.
+Each partition belongs to a bucket, and each bucket has a channel. A watcher listens to the channels of its
+partitions. An announcement notifies the channels of up to four buckets. If there are more, it notifies the
+one channel of all watchers, because a server process reads every notification and compares its channel with
+all of its own. PostgreSQL (up to 18) wakes the server processes of all watchers that listen to any channel.
+A watcher that wants nothing listens to none.
 
 A notification is not part of the commit. NOTIFY takes a lock that all transactions of the server share, and
 holds it until they are durable, so commits would wait for each other. A separate transaction that waits for
