@@ -64,6 +64,7 @@ _MAX_PARTITIONS: Final = 4800
 _MAX_NOTIFICATIONS: Final = 10_000
 _POLL_SECONDS: Final = 1.0
 MAX_REGISTERED: Final = 5000
+"""A watcher registers up to so many partitions, which takes about 0.3 s, and otherwise registers for all."""
 _NOTHING: Final[frozenset[PartitionId]] = frozenset()
 
 
