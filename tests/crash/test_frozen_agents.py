@@ -22,8 +22,7 @@ from core.clock import SystemClock
 from core.ids import SystemIds
 from tests.catalog.scene import Scene, advance_log_start, run_of
 from tests.fixtures.freezing_proxy import FreezingProxy
-from tests.fixtures.ports import lasting_ports
-from tests.fixtures.postgres_node import PostgresNode
+from tests.fixtures.postgres_node import PostgresNode, running_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,13 +45,8 @@ def server(
     postgres_template: PostgresNode, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PostgresNode]:
     """Provide a server on TCP; a Unix socket would have other buffers and no keep-alives."""
-    node = PostgresNode("frozen", tmp_path_factory.mktemp("frozen"), *lasting_ports(1))
-    try:
-        node.copy_from(postgres_template)
-        node.start()
+    with running_copy(postgres_template, tmp_path_factory.mktemp("frozen")) as node:
         yield node
-    finally:
-        node.close()
 
 
 @contextmanager

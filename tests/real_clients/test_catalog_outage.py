@@ -22,7 +22,7 @@ from core.ids import SystemIds
 from object_store.open import StoreConfig
 from tests.agent.kafka.waiting import until
 from tests.fixtures.ports import lasting_ports
-from tests.fixtures.postgres_node import PostgresNode
+from tests.fixtures.postgres_node import PostgresNode, running_copy
 from tests.real_clients.agent_process import AgentProcess
 
 if TYPE_CHECKING:
@@ -93,13 +93,8 @@ class _Member(threading.Thread):
 def server(
     postgres_template: PostgresNode, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PostgresNode]:
-    node = PostgresNode("outage", tmp_path_factory.mktemp("outage"), *lasting_ports(1))
-    try:
-        node.copy_from(postgres_template)
-        node.start()
+    with running_copy(postgres_template, tmp_path_factory.mktemp("outage")) as node:
         yield node
-    finally:
-        node.close()
 
 
 def _produce(bootstrap: str, topic: str, values: set[bytes]) -> None:

@@ -22,8 +22,7 @@ from object_store.accounting import Purpose
 from object_store.binding import verify_binding
 from object_store.open import StoreConfig, open_store
 from tests.agent.running_agents import SETTINGS
-from tests.fixtures.ports import lasting_ports
-from tests.fixtures.postgres_node import PostgresNode
+from tests.fixtures.postgres_node import PostgresNode, running_copy
 from tests.object_store.s3.fault_proxy import running_proxy
 
 if TYPE_CHECKING:
@@ -51,13 +50,8 @@ def primary(
     postgres_template: PostgresNode, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PostgresNode]:
     """A running server with an empty catalog."""
-    node = PostgresNode("primary", tmp_path_factory.mktemp("primary"), *lasting_ports(1))
-    try:
-        node.copy_from(postgres_template)
-        node.start()
+    with running_copy(postgres_template, tmp_path_factory.mktemp("primary")) as node:
         yield node
-    finally:
-        node.close()
 
 
 @pytest.fixture
