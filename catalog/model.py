@@ -360,7 +360,8 @@ class SectionResult:
     """Results of a section's runs, in their order, and the partition's bounds after the commit.
 
     `extents` are the section's new extents, if the caller requested them. `has_transactions` is that of the
-    partition; a retry of a commit does not know it, and says True.
+    partition; a retry of a commit does not know it, and says True. `committed_ms` is the time of the commit
+    by the catalog's clock.
     """
 
     topic_id: UUID
@@ -371,6 +372,7 @@ class SectionResult:
     runs: tuple[RunResult, ...]
     extents: tuple[Extent, ...] = ()
     has_transactions: bool = field(default=True, compare=False)
+    committed_ms: int = field(default=0, compare=False)
 
 
 class AbortedTransaction(NamedTuple):

@@ -1,8 +1,10 @@
 """The commits that this agent acknowledged recently, to compare with the catalog after a failover.
 
-Bounds: the last 30 minutes, 20,000 files, 100,000 sections and refused runs, and 20,000 topics. The catalog
-stores the results of a commit for an hour, so a younger commit that it does not know is lost. The
+Bounds: the last 30 minutes, 20,000 files, 100,000 sections and refused runs, and 20,000 topics. The
 topics whose last acknowledged commits are the oldest are forgotten first.
+
+This machine may have been suspended, so that its clock has stood still. Whether a commit is lost follows from
+times of the catalog's clock only (`LostCommits.compare`), and so does what is known of a dropped one.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from catalog.commit.results import appended_range, refused_runs
+from catalog.lifecycle.incarnation import MAX_COMMIT_AGE_SECONDS
 from catalog.lifecycle.lost_commits import AcknowledgedCommit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
     from uuid import UUID
 
     from agent.cluster.commits import CommittedFile
@@ -24,9 +27,8 @@ if TYPE_CHECKING:
 MAX_FILES: Final = 20_000
 MAX_SECTIONS: Final = 100_000
 MAX_TOPICS: Final = 20_000
-MAX_AGE_SECONDS: Final = 1800.0
-# The clocks of the old server and of the new one may differ by as much.
-_MAX_CLOCK_ERROR_SECONDS: Final = 300.0
+# The clocks of two servers may differ by as much.
+_MAX_CLOCK_ERROR_MS: Final = 300_000
 
 
 class _Entry(NamedTuple):
@@ -45,7 +47,7 @@ class AcknowledgedCommits:
         self._sections = 0
         self._number = 0
         self._topics: dict[UUID, Topic] = {}
-        self._dropped: dict[UUID, float] = {}  # when the last dropped commit of a session was acknowledged
+        self._dropped: dict[UUID, int] = {}  # when the last dropped commit of a session was committed
         self._incomplete: set[UUID] = set()
 
     def __len__(self) -> int:
@@ -69,6 +71,7 @@ class AcknowledgedCommits:
             session_id=commit.session_id,
             object_name=commit.object_name,
             number=self._number,
+            committed_ms=max((each.committed_ms for each in results), default=0),
             offsets=tuple(filter(None, ranges)),
             epoch=max((each.leader_epoch for each in results if each.leader_epoch >= 0), default=None),
             refused=refused,
@@ -80,9 +83,9 @@ class AcknowledgedCommits:
         while self._entries and (
             len(self._entries) > MAX_FILES
             or self._sections > MAX_SECTIONS
-            or now - self._entries[0].at > MAX_AGE_SECONDS
+            or now - self._entries[0].at > MAX_COMMIT_AGE_SECONDS
         ):
-            self._drop()
+            self._note_dropped(self._entries.popleft())
 
     def _remember(self, topic: Topic) -> None:
         known = self._topics.pop(topic.topic_id, topic)  # the newest is last
@@ -114,48 +117,62 @@ class AcknowledgedCommits:
                 found |= {each: max(epoch, found.get(each, -1)) for each in entry.topic_ids}
         return found
 
-    def _drop(self) -> None:
-        dropped = self._entries.popleft()
+    def _note_dropped(self, dropped: _Entry) -> None:
         self._sections -= dropped.sections
-        self._dropped[dropped.commit.session_id] = dropped.at
+        commit = dropped.commit
+        self._dropped[commit.session_id] = max(commit.committed_ms, self._dropped.get(commit.session_id, 0))
 
     def recent(self) -> list[AcknowledgedCommit]:
         """Return the remembered commits, oldest first."""
-        oldest = self._clock.monotonic() - MAX_AGE_SECONDS
+        oldest = self._clock.monotonic() - MAX_COMMIT_AGE_SECONDS
         while self._entries and self._entries[0].at < oldest:
-            self._drop()
+            self._note_dropped(self._entries.popleft())
         return [entry.commit for entry in self._entries]
 
-    def is_complete(self, session_id: UUID, *, knows_oldest: bool, heartbeat_age_ms: int | None) -> bool:
+    def drop(self, file_ids: Container[UUID]) -> None:
+        """Drop the commits of some files, as if they were beyond the bounds."""
+        kept: deque[_Entry] = deque()
+        for entry in self._entries:
+            if entry.commit.file_id in file_ids:
+                self._note_dropped(entry)
+            else:
+                kept.append(entry)
+        self._entries = kept
+
+    def is_complete(self, session_id: UUID, *, knows_dropped: bool, heartbeat_ms: int | None) -> bool:
         """Return True if every lost commit of a session is remembered.
 
-        `knows_oldest` says that the catalog knows the oldest remembered commit: then it knows all older ones.
-        It also knows all commits before the session's last heartbeat that it knows. `heartbeat_age_ms` is the
-        age of that by the catalog's clock.
+        `knows_dropped` says that the catalog knows a commit after all dropped ones: then it knows these, too.
+        It also knows all commits before the session's last heartbeat that it knows. `heartbeat_ms` is the
+        time of that by the catalog's clock.
         """
         if session_id in self._incomplete:
             return False
-        dropped_at = self._dropped.get(session_id)
-        if knows_oldest or dropped_at is None:
+        dropped_ms = self._dropped.get(session_id)
+        if knows_dropped or dropped_ms is None:
             return True
-        if heartbeat_age_ms is None or heartbeat_age_ms < 0:
-            return False
-        return self._clock.monotonic() - dropped_at > heartbeat_age_ms / 1000 + _MAX_CLOCK_ERROR_SECONDS
+        return heartbeat_ms is not None and heartbeat_ms > dropped_ms + _MAX_CLOCK_ERROR_MS
 
     def sessions(self) -> set[UUID]:
         """Return the sessions of the remembered commits."""
         return {entry.commit.session_id for entry in self._entries}
 
-    def recovered(self, incomplete: Iterable[UUID]) -> None:
+    def keep_incomplete(self, sessions: Iterable[UUID]) -> None:
+        """Let sessions that are not complete never become so.
+
+        When the recovery is repeated, or at the next one, the catalog may know a remembered commit only
+        because it was committed again.
+        """
+        self._incomplete.update(sessions)
+
+    def recovered(self) -> None:
         """Keep the commits after a recovery, because the next failover may lose what this one has kept.
 
-        `incomplete` are sessions that were not complete. They never become complete: the oldest remembered
-        commit may be known only because it was committed again. Sessions without remembered commits are
-        forgotten.
+        Sessions without remembered commits are forgotten.
         """
         remembered = self.sessions()
-        self._incomplete = (self._incomplete | set(incomplete)) & remembered
-        self._dropped = {each: at for each, at in self._dropped.items() if each in remembered}
+        self._incomplete &= remembered
+        self._dropped = {each: ms for each, ms in self._dropped.items() if each in remembered}
 
 
 def _acknowledged_topics(commit: FileCommit, results: Sequence[SectionResult]) -> Sequence[UUID]:

@@ -87,7 +87,6 @@ class LossRecovery:
         self._checking = threading.Lock()
         self._noted: set[UUID] = set()
         self._noted_epoch = -1
-        self._compared: set[UUID] = set()
 
     async def run(self, incarnation: Incarnation, sessions: Sequence[UUID]) -> None:
         """Recover what was lost when the incarnation began; `sessions` are the agent's earlier ones."""
@@ -98,7 +97,7 @@ class LossRecovery:
         if sessions:
             settle = partial(self._catalog.lost_commits.settle, sorted(complete), incarnation.epoch)
             await self._pool.run(settle)
-            self._acknowledged.recovered(self._compared - complete)
+            self._acknowledged.recovered()
 
     async def _compare(self, incarnation: Incarnation, sessions: Sequence[UUID]) -> set[UUID]:
         """Report the lost commits; return the sessions whose lost commits are all known.
@@ -107,23 +106,25 @@ class LossRecovery:
         compared, too, while commits of it are remembered.
         """
         recent = self._acknowledged.recent()
-        unknown = await self._pool.run(partial(self._unknown, recent))
-        lost = [commit for commit in recent if commit.file_id in unknown]
+        found = await self._pool.run(partial(self._catalog.lost_commits.compare, recent))
+        lost = [commit for commit in recent if commit.file_id in found.lost]
         await self._pool.run(self._undelete_local)
         await self._restore_topics(lost, incarnation)
-        knows_oldest = bool(recent) and recent[0].file_id not in unknown
         older = self._acknowledged.sessions()
         of_agent = sorted(older.union(sessions))
-        ages = await self._pool.run(partial(self._catalog.lost_commits.heartbeat_ages, of_agent))
-        is_affected = ages.keys() | {commit.session_id for commit in lost}
-        self._compared = {*sessions, *(older & is_affected)}
+        heartbeats = await self._pool.run(partial(self._catalog.lost_commits.heartbeats, of_agent))
+        is_affected = heartbeats.keys() | {commit.session_id for commit in lost}
+        compared = {*sessions, *(older & is_affected)}
+        knows_dropped = bool(recent) and recent[0].file_id not in found.lost and not found.forgotten
+        self._acknowledged.drop(found.forgotten)
         complete = {
             session_id
-            for session_id in self._compared
+            for session_id in compared
             if self._acknowledged.is_complete(
-                session_id, knows_oldest=knows_oldest, heartbeat_age_ms=ages.get(session_id)
+                session_id, knows_dropped=knows_dropped, heartbeat_ms=heartbeats.get(session_id)
             )
         }
+        self._acknowledged.keep_incomplete(compared - complete)
         report = partial(self._catalog.lost_commits.report, sorted(complete), lost, incarnation.epoch)
         await self._pool.run(report)
         self._note(lost, incarnation)
@@ -153,13 +154,6 @@ class LossRecovery:
                     consequence="lost files with its records wait, unless another agent creates it again",
                     remedy="siltstone fsck --readopt names the commands that keep its records",
                 )
-
-    def _unknown(self, recent: Sequence[AcknowledgedCommit]) -> frozenset[UUID]:
-        found: frozenset[UUID] = frozenset()
-        for start in range(0, len(recent), _IDS_PER_QUERY):
-            ids = [commit.file_id for commit in recent[start : start + _IDS_PER_QUERY]]
-            found |= self._catalog.lost_commits.unknown(ids)
-        return found
 
     def _note(self, lost: Sequence[AcknowledgedCommit], incarnation: Incarnation) -> None:
         """Count and log what is lost, once for each file and loss."""

@@ -251,6 +251,7 @@ def section_results(
             runs=outcome.runs,
             extents=_extents(outcome, section, commit, committed_ms) if with_extents else (),
             has_transactions=outcome.has_transactions,
+            committed_ms=committed_ms,
         )
         for outcome, section in zip(outcomes, commit.sections, strict=True)
     )

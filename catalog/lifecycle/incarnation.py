@@ -49,9 +49,12 @@ _PRODUCER_IDS_PER_EPOCH: Final = 10_000_000_000
 _PRODUCER_ID_MARGIN: Final = 1_000_000_000
 _NODE_ID_MARGIN: Final = 10_000
 LOCAL_EPOCH_MARGIN: Final = 1_000
-# The catalog stores the result of a commit for an hour, so a younger one must be known. The age counts by the
-# clocks of the catalog and of this machine: one may jump, and the other stands still while it is suspended.
-_MAX_COMMIT_AGE_SECONDS: Final = 1800.0
+MAX_COMMIT_AGE_SECONDS: Final = 1800.0
+"""Age up to which a commit must be known: the catalog stores the result of a commit for an hour.
+
+The age counts by the clocks of the catalog and of this machine: one may jump, and the other stands still
+while it is suspended.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +121,7 @@ class Incarnations:
         """
         with self._lock:
             known, flushed, last = self._known, self._flushed, self._last_commit
-        if last is None or self._database.monotonic() - last.at >= _MAX_COMMIT_AGE_SECONDS:
+        if last is None or self._database.monotonic() - last.at >= MAX_COMMIT_AGE_SECONDS:
             return Evidence(known, flushed, None)
         return Evidence(known, flushed, last.file_id, last.committed_ms)
 
@@ -228,7 +231,7 @@ class Incarnations:
         """Return the parameters of `read_incarnation` for a comparison with the commit of a file, or none."""
         return {
             "file_id": file_id,
-            "max_age_ms": round(1000 * _MAX_COMMIT_AGE_SECONDS),
+            "max_age_ms": round(1000 * MAX_COMMIT_AGE_SECONDS),
             "now_ms": self._database.injected_now_ms,
         }
 

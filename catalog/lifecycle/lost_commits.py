@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 import orjson
 
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
+from catalog.lifecycle.incarnation import MAX_COMMIT_AGE_SECONDS
 from catalog.lifecycle.missing_topics import find_missing_topics
 from catalog.model import OffsetRange, RefusedRun
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _SQL = load_queries("lost_commits")
 _PAGE: Final = 500
+_COMPARED_AT_ONCE: Final = 5_000
 _FIRST: Final = UUID(int=0)
 _RETENTION_MS: Final = 90 * 86_400_000
 _MAX_EXPIRED_GAPS: Final = 5_000
@@ -48,15 +50,16 @@ half of it to notice that its server does not respond any more.
 class AcknowledgedCommit:
     """Commit that an agent acknowledged; `number` is its order within the agent.
 
-    `epoch` is that of the commit, None if no section of it has a partition. All commits of an epoch belong to
-    one history, so their offsets can be compared; those of two epochs cannot. `refused` are the runs
-    that the commit refused.
+    `committed_ms` is its time by the catalog's clock. `epoch` is that of the commit, None if no section of it
+    has a partition. All commits of an epoch belong to one history, so their offsets can be compared; those of
+    two epochs cannot. `refused` are the runs that the commit refused.
     """
 
     file_id: UUID
     session_id: UUID
     object_name: str
     number: int
+    committed_ms: int
     offsets: Sequence[OffsetRange]
     epoch: int | None = None
     refused: Sequence[RefusedRun] = ()
@@ -94,6 +97,13 @@ class UnsettledSession:
     is_reported: bool
 
 
+class Comparison(NamedTuple):
+    """The files of an agent's commits that the catalog lacks; `forgotten` may be lost, or have expired."""
+
+    lost: frozenset[UUID]
+    forgotten: frozenset[UUID]
+
+
 class LostCommits:
     """Lost commits of a catalog; part of `Catalog`, thread-safe."""
 
@@ -103,9 +113,36 @@ class LostCommits:
 
     def unknown(self, file_ids: Sequence[UUID]) -> frozenset[UUID]:
         """Return those of the files that were committed within the last hour and are unknown now."""
-        params = {"file_ids": arrays.uuids(file_ids)}
-        rows = self._database.read("lost_commits.unknown", _SQL["unknown_commits"], params)
-        return frozenset(row.file_id for row in rows)
+        return frozenset(row.file_id for row in self._unknown(file_ids, (0,) * len(file_ids)))
+
+    def compare(self, commits: Sequence[AcknowledgedCommit]) -> Comparison:
+        """Return which commits of an agent, in their order, the catalog has lost or may have lost.
+
+        An unknown commit is lost if it is so young that the catalog would still have its result. The age
+        counts by the catalog's clock, because the agent may have been suspended. An older one that precedes a
+        known one is not lost, because a loss has no gaps.
+        """
+        unknown: dict[UUID, Row] = {}
+        for start in range(0, len(commits), _COMPARED_AT_ONCE):
+            some = commits[start : start + _COMPARED_AT_ONCE]
+            rows = self._unknown([each.file_id for each in some], [each.committed_ms for each in some])
+            unknown |= {row.file_id: row for row in rows}
+        since_known: set[UUID] = set()
+        for commit in reversed(commits):
+            if commit.file_id not in unknown:
+                break
+            since_known.add(commit.file_id)
+        old = {file_id for file_id, row in unknown.items() if row.is_old}
+        return Comparison(frozenset(unknown.keys() - old), frozenset(old & since_known))
+
+    def _unknown(self, file_ids: Sequence[UUID], committed_ms: Sequence[int]) -> list[Row]:
+        params = {
+            "file_ids": arrays.uuids(file_ids),
+            "committed_ms": arrays.bigints(committed_ms),
+            "max_age_ms": round(1000 * MAX_COMMIT_AGE_SECONDS),
+            "now_ms": self._database.injected_now_ms,
+        }
+        return self._database.read("lost_commits.unknown", _SQL["unknown_commits"], params)
 
     def missing_topics(
         self, partitions: Iterable[PartitionId], committed_epoch: int | None = None
@@ -146,11 +183,14 @@ class LostCommits:
 
         self._database.transact("lost_commits.report", work)
 
-    def heartbeat_ages(self, sessions: Sequence[UUID]) -> dict[UUID, int]:
-        """Return the milliseconds since the last heartbeats of these sessions that the catalog knows."""
+    def heartbeats(self, sessions: Sequence[UUID]) -> dict[UUID, int]:
+        """Return the times of the last heartbeats of those of these sessions that the catalog knows.
+
+        A time is 0 if it is later than now by the catalog's clock: a clock that was ahead proves nothing.
+        """
         params = {"session_ids": arrays.uuids(sessions), "now_ms": self._database.injected_now_ms}
-        rows = self._database.read("lost_commits.heartbeat_ages", _SQL["heartbeat_ages"], params)
-        return {row.session_id: row.age_ms for row in rows}
+        rows = self._database.read("lost_commits.heartbeats", _SQL["heartbeats"], params)
+        return {row.session_id: row.heartbeat_ms for row in rows}
 
     def settle(self, sessions: Sequence[UUID], epoch: int) -> int:
         """Let garbage collection delete the orphans of sessions; return the number of these sessions.

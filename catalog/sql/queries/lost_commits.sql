@@ -1,7 +1,11 @@
 -- name: unknown_commits
--- Return those of some files that the catalog knows neither as files nor by the result of their commit.
-SELECT requested.file_id
-FROM unnest(%(file_ids)s::uuid[]) AS requested (file_id)
+-- Return those of some files that the catalog knows neither as files nor by the result of their commit, and whether
+-- they were committed so long ago that it may have deleted that.
+SELECT requested.file_id,
+       (%(committed_ms)s::bigint[])[requested.number]
+       < coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) - %(max_age_ms)s::bigint
+           AS is_old
+FROM unnest(%(file_ids)s::uuid[]) WITH ORDINALITY AS requested (file_id, number)
 WHERE NOT EXISTS (SELECT FROM files AS f WHERE f.file_id = requested.file_id)
   AND NOT EXISTS (SELECT FROM commit_results AS r WHERE r.file_id = requested.file_id);
 
@@ -36,10 +40,12 @@ WHERE session_id = ANY (%(session_ids)s::uuid[]) AND unsettled = 'unverified';
 UPDATE sessions SET unsettled = 'reported'
 WHERE session_id = ANY (%(session_ids)s::uuid[]) AND state <> 'active' AND unsettled IS NULL;
 
--- name: heartbeat_ages
--- Return the ages of the last heartbeats of some sessions.
+-- name: heartbeats
+-- Return the times of the last heartbeats of some sessions; 0 for a time that has not come yet.
 SELECT session_id,
-       coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) - heartbeat_ms AS age_ms
+       CASE WHEN heartbeat_ms
+                 <= coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+            THEN heartbeat_ms ELSE 0 END AS heartbeat_ms
 FROM sessions
 WHERE session_id = ANY (%(session_ids)s::uuid[]);
 

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.write import acknowledged_commits
-from agent.write.acknowledged_commits import MAX_AGE_SECONDS, AcknowledgedCommits
+from agent.write.acknowledged_commits import AcknowledgedCommits
 from catalog.config.values import TopicConfig
+from catalog.lifecycle.incarnation import MAX_COMMIT_AGE_SECONDS
 from catalog.model import (
     BatchRun,
     FileCommit,
@@ -82,6 +83,7 @@ def _commit(
             high_watermark=10,
             leader_epoch=0,
             runs=(duplicate if producer is None else rejected, last or RunResult(base_offset=7)),
+            committed_ms=memory._clock.now_ms(),
         )
         for each in range(sections)
     ]
@@ -107,7 +109,7 @@ def test_it_is_bounded_by_age_files_and_sections(monkeypatch: pytest.MonkeyPatch
     assert [each.file_id.int for each in memory.recent()] == [2, 3, 4]
     _commit(memory, 5, sections=3)
     assert [each.file_id.int for each in memory.recent()] == [4, 5]
-    clock.advance(MAX_AGE_SECONDS + 1)
+    clock.advance(MAX_COMMIT_AGE_SECONDS + 1)
     assert memory.recent() == []
 
 
@@ -128,7 +130,7 @@ def test_it_remembers_the_topics_of_commits_with_the_most_partitions() -> None:
     for number, partitions in enumerate((1, 3, 2, None)):
         _commit(memory, number, partitions=partitions)
     assert memory.topics_of(memory.recent()[:1]) == {_TOPIC: _topic(_TOPIC, 3)}
-    memory.recovered(())
+    memory.recovered()
     assert memory.topics_of(memory.recent()[:1]) == {_TOPIC: _topic(_TOPIC, 3)}
 
 
@@ -165,40 +167,56 @@ def _topic(topic_id: UUID, partitions: int) -> Topic:
 def test_a_session_is_complete_unless_commits_were_dropped_that_may_be_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If the catalog knows the oldest remembered commit, it knows the dropped ones."""
+    """If the catalog knows a commit after the dropped ones, it knows these."""
     monkeypatch.setattr(acknowledged_commits, "MAX_FILES", 1)
     memory = AcknowledgedCommits(ManualClock())
     for number in (1, 2):
         _commit(memory, number, session=number)
     first, second = UUID(int=1), UUID(int=2)
-    assert memory.is_complete(second, knows_oldest=False, heartbeat_age_ms=None)
-    assert not memory.is_complete(first, knows_oldest=False, heartbeat_age_ms=None)
-    assert memory.is_complete(first, knows_oldest=True, heartbeat_age_ms=None)
-    memory.recovered([second])
+    assert memory.is_complete(second, knows_dropped=False, heartbeat_ms=None)
+    assert not memory.is_complete(first, knows_dropped=False, heartbeat_ms=None)
+    assert memory.is_complete(first, knows_dropped=True, heartbeat_ms=None)
+    memory.keep_incomplete([second])
+    memory.recovered()
     assert [each.file_id.int for each in memory.recent()] == [2]
     assert memory.sessions() == {second}
-    assert not memory.is_complete(second, knows_oldest=True, heartbeat_age_ms=0)
+    assert not memory.is_complete(second, knows_dropped=True, heartbeat_ms=memory._clock.now_ms())
     _commit(memory, 3, session=3)
-    memory.recovered([])
+    memory.recovered()
     assert memory.sessions() == {UUID(int=3)}
-    assert memory.is_complete(UUID(int=3), knows_oldest=False, heartbeat_age_ms=None)
+    assert memory.is_complete(UUID(int=3), knows_dropped=False, heartbeat_ms=None)
 
 
 def test_the_catalog_knows_what_was_committed_well_before_a_heartbeat_that_it_knows() -> None:
     clock = ManualClock()
     memory = AcknowledgedCommits(clock)
+    committed_ms = clock.now_ms()
     _commit(memory, 1)
-    clock.advance(MAX_AGE_SECONDS + 1)
+    clock.advance(MAX_COMMIT_AGE_SECONDS + 1)
     assert memory.recent() == []
-    session_id = UUID(int=1)
-    for age_ms, is_complete in (
-        (0, True),
-        (1_500_000, True),
-        (1_501_000, False),
-        (-1, False),
+    for heartbeat_ms, is_complete in (
+        (committed_ms + 300_001, True),
+        (committed_ms + 300_000, False),
+        (0, False),
         (None, False),
     ):
-        assert memory.is_complete(session_id, knows_oldest=False, heartbeat_age_ms=age_ms) is is_complete
+        complete = memory.is_complete(UUID(int=1), knows_dropped=False, heartbeat_ms=heartbeat_ms)
+        assert complete is is_complete
+
+
+def test_a_commit_that_is_too_old_for_a_comparison_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acknowledged_commits, "MAX_SECTIONS", 3)
+    memory = AcknowledgedCommits(ManualClock())
+    for number in (1, 2, 3):
+        _commit(memory, number, session=number)
+    memory.drop({UUID(int=2)})
+    assert [each.file_id.int for each in memory.recent()] == [1, 3]
+    complete = [
+        memory.is_complete(UUID(int=each), knows_dropped=False, heartbeat_ms=None) for each in (1, 2, 3)
+    ]
+    assert complete == [True, False, True]
+    _commit(memory, 4)
+    assert [each.file_id.int for each in memory.recent()] == [1, 3, 4], "its section is not counted"
 
 
 def test_a_file_with_more_sections_than_are_remembered_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +224,7 @@ def test_a_file_with_more_sections_than_are_remembered_is_dropped(monkeypatch: p
     memory = AcknowledgedCommits(ManualClock())
     _commit(memory, 1, sections=2)
     assert len(memory) == 0
-    assert not memory.is_complete(UUID(int=1), knows_oldest=False, heartbeat_age_ms=None)
+    assert not memory.is_complete(UUID(int=1), knows_dropped=False, heartbeat_ms=None)
 
 
 class _Remembered(NamedTuple):
@@ -221,7 +239,7 @@ def _longest_suffix(commits: Sequence[_Remembered], now: float) -> Sequence[_Rem
     for start in range(len(commits)):
         kept = commits[start:]
         few = len(kept) <= 3 and sum(each.sections for each in kept) <= 4
-        if few and now - kept[0].at <= MAX_AGE_SECONDS:
+        if few and now - kept[0].at <= MAX_COMMIT_AGE_SECONDS:
             return kept
     return []
 
@@ -229,14 +247,14 @@ def _longest_suffix(commits: Sequence[_Remembered], now: float) -> Sequence[_Rem
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from([0, 1, 299, 300, MAX_AGE_SECONDS - 1, MAX_AGE_SECONDS]),
+            st.sampled_from([0, 1, 299, 300, MAX_COMMIT_AGE_SECONDS - 1, MAX_COMMIT_AGE_SECONDS]),
             st.integers(1, 2),
             st.integers(1, 5),
             st.sampled_from([False, False, False, True]),
         ),
         max_size=8,
     ),
-    st.sampled_from([0, 1, 300, MAX_AGE_SECONDS]),
+    st.sampled_from([0, 1, 300, MAX_COMMIT_AGE_SECONDS]),
     st.booleans(),
 )
 def test_it_knows_which_commits_it_has_dropped(
@@ -253,7 +271,7 @@ def test_it_knows_which_commits_it_has_dropped(
             clock.advance(seconds)
             if recovers:
                 kept = memory.recent()
-                memory.recovered(())
+                memory.recovered()
                 assert memory.recent() == kept
                 remembered = {each.session for each in _longest_suffix(commits, clock.monotonic())}
                 commits = [each for each in commits if each.session in remembered]
@@ -272,10 +290,11 @@ def test_it_knows_which_commits_it_has_dropped(
         ]
         for session in (1, 2, 3):
             dropped = [each.at for each in commits if each.session == session and each not in suffix]
-            for age in (None, -1, 0, 1_000, 300_000, 1_500_000, 1_501_000):
-                is_known = not dropped or (
-                    age is not None and age >= 0 and now - dropped[-1] > age / 1000 + 300
+            for age in (None, 0, 1_000, 300_000, 1_500_000, 1_501_000):
+                is_known = not dropped or (age is not None and now - dropped[-1] > age / 1000 + 300)
+                heartbeat_ms = None if age is None else clock.now_ms() - age
+                complete = memory.is_complete(
+                    UUID(int=session), knows_dropped=False, heartbeat_ms=heartbeat_ms
                 )
-                complete = memory.is_complete(UUID(int=session), knows_oldest=False, heartbeat_age_ms=age)
                 assert complete is is_known
-                assert memory.is_complete(UUID(int=session), knows_oldest=True, heartbeat_age_ms=age)
+                assert memory.is_complete(UUID(int=session), knows_dropped=True, heartbeat_ms=heartbeat_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 from uuid import UUID
 
 import psycopg
@@ -13,7 +14,7 @@ from structlog.testing import capture_logs
 
 from agent.runtime.metrics import AgentMetrics
 from agent.runtime.work_pool import WorkPool
-from agent.write import loss_recovery
+from agent.write import acknowledged_commits, loss_recovery
 from agent.write.acknowledged_commits import AcknowledgedCommits
 from agent.write.ingestion_buffer import IngestionBuffer
 from agent.write.ingestion_file import seal
@@ -89,8 +90,9 @@ class Agent:
             self._unrecovered = sessions
             await recovery._compare(incarnation, sessions)  # and no file is committed again
         else:
-            self._unrecovered = []
+            self._unrecovered = sessions
             await recovery.run(incarnation, sessions)
+            self._unrecovered = []
 
     def readopted(self) -> list[float | None]:
         """Return the counters of files and records that were committed again."""
@@ -301,6 +303,28 @@ def test_a_second_failover_loses_no_acknowledged_record(world: World, *, loses_f
     assert not list(world.catalog.lost_commits.unsettled_sessions())
 
 
+def test_a_repeated_recovery_settles_no_session_of_which_the_agent_forgot_a_commit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog knows the oldest remembered commit then, because the first attempt committed it again."""
+    monkeypatch.setattr(acknowledged_commits, "MAX_FILES", 1)
+    agent = world.agent()
+    session_id = agent.session_id
+    topic = world.catalog.topics.create("t", 1, {})
+    for number in range(2):
+        agent.write(topic, number * _RECORDS)
+    world.lose_commits()
+    world.begin_epoch()
+    with monkeypatch.context() as patch:
+        patch.setattr(LossRecovery, "_count", Mock(side_effect=CatalogUnavailableError("no route to host")))
+        with pytest.raises(ExceptionGroup):
+            recover_all([agent])
+    assert world.log(topic) == [_RECORDS]
+    recover_all([agent])
+    unsettled = {each.session_id for each in world.catalog.lost_commits.unsettled_sessions()}
+    assert session_id in unsettled, "its first file is kept"
+
+
 def test_records_that_the_log_has_already_are_not_counted_again(world: World) -> None:
     """The producer repeated its first batch at another agent, after the loss and before the recovery."""
     topic = world.catalog.topics.create("t", 1, {})
@@ -462,6 +486,7 @@ def test_a_topic_that_the_catalog_has_not_lost_keeps_its_name(world: World) -> N
         high_watermark=_RECORDS,
         leader_epoch=0,
         runs=(RunResult(base_offset=0),),
+        committed_ms=world.clock.now_ms(),
     )
     agent.acknowledged.committed(sealed, [result])
     world.tick()

@@ -8,16 +8,18 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 from structlog.testing import capture_logs
 
 from agent.runtime.metrics import AgentMetrics
 from agent.runtime.work_pool import WorkPool
 from agent.write import acknowledged_commits, loss_recovery
-from agent.write.acknowledged_commits import MAX_AGE_SECONDS, AcknowledgedCommits
+from agent.write.acknowledged_commits import AcknowledgedCommits
 from agent.write.loss_recovery import LossRecovery
 from catalog.errors import CatalogReplacedError
-from catalog.model import PartitionId
+from catalog.lifecycle.incarnation import MAX_COMMIT_AGE_SECONDS
+from catalog.model import PartitionId, RunResult, SectionResult
 from core.clock import ManualClock
 from core.errors import CorruptDataError, FatalError
 from maintenance.readopt import read_lost_file, readopt_file
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from agent.cluster.commits import CommittedSection
-    from catalog.model import FileCommit, SectionResult, Topic
+    from catalog.model import FileCommit, Topic
     from catalog.open import Catalog
     from core.ids import Ids
     from maintenance.readopt import LostFile
@@ -54,16 +56,45 @@ class _Agent:
     acknowledged: AcknowledgedCommits
     recovery: LossRecovery
     clock: ManualClock
+    url: str
 
     def acknowledge(self, *, lost: bool = False) -> FileCommit:
         """Acknowledge a file of one batch, whose commit the catalog has, or has lost."""
         topic = self.scene.topic(f"t{len(self.acknowledged)}")
         file = self.scene.file({PartitionId(topic.topic_id, 0): [run_of(3)]})
-        results: tuple[SectionResult, ...] = () if lost else self.scene.catalog.commits.commit(file)
-        if lost:
-            file = _without_sections(file)
-        self.acknowledged.committed(_File(file), results)
+        results = self._duplicates(file) if lost else self.scene.catalog.commits.commit(file)
+        self.acknowledged.committed(_File(file, topics={topic.topic_id: topic}), results)
         return file
+
+    def _duplicates(self, file: FileCommit) -> tuple[SectionResult, ...]:
+        """Return the results of a commit that appended nothing, because the log had all of it."""
+        return tuple(
+            SectionResult(
+                topic_id=section.topic_id,
+                partition=section.partition,
+                log_start_offset=0,
+                high_watermark=3,
+                leader_epoch=0,
+                runs=(RunResult(base_offset=0, duplicate=True),),
+                committed_ms=self.clock.now_ms(),
+            )
+            for section in file.sections
+        )
+
+    def suspend(self, *, forgetting: Sequence[FileCommit]) -> None:
+        """Stop the monotonic clock for two hours; the catalog forgets compacted files and their results."""
+        self.clock._start_ms += 2 * 3_600_000
+        with psycopg.connect(self.url, options="-c search_path=siltstone") as connection:
+            for file in forgetting:
+                for table in ("extents", "files"):
+                    connection.execute(f"DELETE FROM {table} WHERE file_id = %s".encode(), [file.file_id])
+        self.scene.catalog.expiry.expire_commit_results()
+
+    def ends(self) -> list[int]:
+        """Return the high watermarks of all topics."""
+        topics = self.scene.catalog.topics
+        ids = [PartitionId(topic.topic_id, 0) for topic in topics.list()]
+        return [state.high_watermark for state in topics.states(ids)]
 
     def recover(self) -> None:
         """Begin an incarnation and recover in it."""
@@ -74,18 +105,6 @@ class _Agent:
         return [each.session_id for each in self.scene.catalog.lost_commits.unsettled_sessions()]
 
 
-def _without_sections(file: FileCommit) -> FileCommit:
-    """Return the file as if it had appended nothing; its object does not exist."""
-    return type(file)(
-        file_id=file.file_id,
-        object_name=file.object_name,
-        size=file.size,
-        directory_length=file.directory_length,
-        session_id=file.session_id,
-        sections=(),
-    )
-
-
 @pytest.fixture
 def clock() -> ManualClock:
     """Return the clock of the catalog and the agent."""
@@ -93,7 +112,9 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def agent(catalog: Catalog, clock: ManualClock, ids: Ids, tmp_path: Path) -> Iterator[_Agent]:
+def agent(
+    catalog: Catalog, catalog_url: str, clock: ManualClock, ids: Ids, tmp_path: Path
+) -> Iterator[_Agent]:
     acknowledged = AcknowledgedCommits(clock)
     pool = WorkPool("catalog", threads=1, max_waiting=10)
     with closing(pool), closing(LocalStore(tmp_path, ids)) as store:
@@ -106,13 +127,13 @@ def agent(catalog: Catalog, clock: ManualClock, ids: Ids, tmp_path: Path) -> Ite
             pool=pool,
             metrics=AgentMetrics(),
         )
-        yield _Agent(Scene.set_up(catalog, ids), acknowledged, recovery, clock)
+        yield _Agent(Scene.set_up(catalog, ids), acknowledged, recovery, clock, catalog_url)
 
 
 def test_an_agent_that_was_idle_for_long_leaves_nothing_unsettled(agent: _Agent) -> None:
     """It remembers none of its commits, but the catalog knows a later heartbeat of its session."""
     agent.acknowledge()
-    agent.clock.advance(2 * MAX_AGE_SECONDS)
+    agent.clock.advance(2 * MAX_COMMIT_AGE_SECONDS)
     agent.scene.catalog.sessions.heartbeat(agent.scene.session_id)
     agent.clock.advance(60)
     agent.recover()
@@ -121,7 +142,17 @@ def test_an_agent_that_was_idle_for_long_leaves_nothing_unsettled(agent: _Agent)
 
 def test_a_commit_that_was_forgotten_after_the_last_known_heartbeat_may_be_lost(agent: _Agent) -> None:
     agent.acknowledge()
-    agent.clock.advance(MAX_AGE_SECONDS + 60)
+    agent.clock.advance(MAX_COMMIT_AGE_SECONDS + 60)
+    agent.recover()
+    assert agent.unsettled() == [agent.scene.session_id]
+
+
+def test_a_heartbeat_of_a_clock_that_was_ahead_proves_nothing(agent: _Agent) -> None:
+    agent.clock._start_ms += 3_600_000
+    agent.scene.catalog.sessions.heartbeat(agent.scene.session_id)
+    agent.clock._start_ms -= 3_600_000
+    agent.acknowledge()
+    agent.clock.advance(MAX_COMMIT_AGE_SECONDS + 60)
     agent.recover()
     assert agent.unsettled() == [agent.scene.session_id]
 
@@ -140,6 +171,36 @@ def test_forgotten_commits_are_known_if_the_oldest_remembered_one_is(
     assert agent.unsettled() == [agent.scene.session_id], "the object is kept"
     lost_commits.mark_unreadable(found.file_id, found.session_id, found.object_name, "", gives_up=True)
     assert lost_commits.settle([found.session_id], agent.scene.catalog.incarnations.current().epoch) == 1
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "has_heartbeat", "is_unsettled"),
+    [([0, 1], False, True), ([0], False, False), ([0, 1], True, False)],
+    ids=["all forgotten", "a later commit is known", "a later heartbeat is known"],
+)
+def test_a_commit_that_was_forgotten_while_the_machine_was_suspended_is_not_lost(
+    agent: _Agent, forgotten: list[int], *, has_heartbeat: bool, is_unsettled: bool
+) -> None:
+    """Nothing is committed again, and a topic that was deleted after the commit stays deleted."""
+    files = [agent.acknowledge() for _ in range(2)]
+    agent.suspend(forgetting=[files[index] for index in forgotten])
+    if has_heartbeat:
+        agent.scene.catalog.sessions.heartbeat(agent.scene.session_id)
+    agent.scene.catalog.topics.delete("t0")
+    agent.recover()
+    assert list(agent.scene.catalog.lost_commits.list()) == []
+    assert [topic.name for topic in agent.scene.catalog.topics.list()] == ["t1"]
+    assert agent.unsettled() == ([agent.scene.session_id] if is_unsettled else [])
+
+
+def test_objects_of_commits_that_a_suspended_agent_cannot_compare_are_kept(agent: _Agent) -> None:
+    """The last commit is too old for a comparison. It is lost, although the catalog knows the one before."""
+    agent.acknowledge()
+    agent.acknowledge(lost=True)
+    agent.suspend(forgetting=[])
+    agent.recover()
+    assert list(agent.scene.catalog.lost_commits.list()) == []
+    assert agent.unsettled() == [agent.scene.session_id]
 
 
 def test_an_agent_asks_once_for_others_if_there_are_none(

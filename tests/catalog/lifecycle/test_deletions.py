@@ -77,6 +77,7 @@ def test_objects_of_lost_commits_that_wait_are_no_orphans(scene: Scene, catalog_
         session_id=scene.session_id,
         object_name=waiting.object_name,
         number=1,
+        committed_ms=0,
         offsets=(),
     )
     catalog.lost_commits.report([scene.session_id], [lost], catalog.incarnations.current().epoch)

@@ -215,6 +215,7 @@ def as_acknowledged(file: FileCommit) -> AcknowledgedCommit:
         session_id=file.session_id,
         object_name=file.object_name,
         number=1,
+        committed_ms=0,
         offsets=(),
     )
 
@@ -655,6 +656,7 @@ def test_a_report_after_the_session_was_settled_still_keeps_the_object(scene: Sc
         session_id=scene.session_id,
         object_name=file.object_name,
         number=1,
+        committed_ms=0,
         offsets=(),
     )
     catalog.lost_commits.report([], [lost], catalog.incarnations.current().epoch)

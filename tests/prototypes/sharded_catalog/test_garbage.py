@@ -176,7 +176,12 @@ def test_a_part_is_voided_only_if_its_session_has_closed_and_lost_nothing(cluste
     assert not void()
     shard.catalog.sessions.fence(file.session_id)
     lost = AcknowledgedCommit(
-        file_id=file.file_id, session_id=file.session_id, object_name=file.object_name, number=1, offsets=()
+        file_id=file.file_id,
+        session_id=file.session_id,
+        object_name=file.object_name,
+        number=1,
+        committed_ms=0,
+        offsets=(),
     )
     shard.catalog.lost_commits.report([file.session_id], [lost], shard.catalog.incarnations.current().epoch)
     assert not void()

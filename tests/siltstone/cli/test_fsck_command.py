@@ -77,6 +77,7 @@ def test_readoption_lists_lost_files_and_applies_on_request(
         session_id=scene.session_id,
         object_name=commit.object_name,
         number=1,
+        committed_ms=0,
         offsets=[OffsetRange(str(commit.sections[0].topic_id), 0, 5, 8)],
     )
     catalog.lost_commits.report([scene.session_id], [lost], catalog.incarnations.current().epoch)
