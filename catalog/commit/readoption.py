@@ -14,7 +14,7 @@ from catalog.commit.attempt import CommitAttempt
 from catalog.commit.bulk_assignment import SingleRuns
 from catalog.commit.results import SectionOutcome, appended_range
 from catalog.database.sql_files import load_queries
-from catalog.errors import MissingTopicsError
+from catalog.errors import CommitResultExpiredError, MissingTopicsError
 from catalog.lifecycle.incarnation import epoch_ended_error
 from catalog.lifecycle.lost_commits import offsets_as_json
 from catalog.lifecycle.missing_topics import find_missing_topics
@@ -64,6 +64,7 @@ class Readoption(CommitAttempt):
         for topic_id, partition, first_offset in refused:
             self._refused.setdefault((topic_id, partition), set()).add(first_offset)
         self._unsettled: Rows | None = None
+        self._is_readopted = False
 
     @override
     def _single_runs(self) -> SingleRuns:
@@ -118,12 +119,19 @@ class Readoption(CommitAttempt):
     @override
     def _check_session(self, rows: list[TupleRow]) -> None:
         super()._check_session(rows)
+        if self._is_readopted:
+            raise CommitResultExpiredError(
+                f"file {self._commit.file_id} was committed again before",
+                remedy="read the log to see what it contains",
+            )
         if self._required_epoch is not None and self._required_epoch != self.epoch:
             raise epoch_ended_error(self._required_epoch, self.epoch)
 
     @override
     def _may_commit(self, state: str) -> bool:
-        return state != "active" and self._unsettled is not None and bool(self._unsettled.fetchall())
+        unsettled = [] if self._unsettled is None else self._unsettled.fetchall()
+        self._is_readopted = any(is_readopted for (is_readopted,) in unsettled)
+        return state != "active" and bool(unsettled)
 
     @override
     def _write(

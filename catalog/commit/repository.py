@@ -107,11 +107,12 @@ class Commits:
 
         The session must be closed and unsettled, so that garbage collection keeps its objects; a session that
         the catalog does not know becomes so. `lost_commits` records the new offsets. The call may be
-        repeated. SessionFencedError: the session may still commit, or was settled. CatalogReplacedError:
-        `epoch`, in which the file was found to be lost, has ended. MissingTopicsError: the
-        creation of a topic or of its partitions was lost, too, or an undeletion: the topic was not deleted
-        after `committed_epoch`, the epoch of the lost commit. With `discard_unknown_topics`, their sections
-        are rejected instead.
+        repeated. SessionFencedError: the session may still commit, or was settled. CommitResultExpiredError:
+        the file was committed so long ago that the results are no longer stored. CatalogReplacedError:
+        `epoch`, in which the file was found to be lost, has ended. MissingTopicsError: the creation of a
+        topic or of its partitions was lost, too, or an undeletion: the topic was not deleted after
+        `committed_epoch`, the epoch of the lost commit. With `discard_unknown_topics`, their sections are
+        rejected instead.
         """
         check_commit(commit)
         kind = AcknowledgedReadoption if acknowledged else Readoption

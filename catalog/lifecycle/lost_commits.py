@@ -112,7 +112,10 @@ class LostCommits:
         self._incarnations = incarnations
 
     def unknown(self, file_ids: Sequence[UUID]) -> frozenset[UUID]:
-        """Return those of the files that were committed within the last hour and are unknown now."""
+        """Return those of the files that the catalog does not know.
+
+        It knows a committed file for at least an hour, and one that was committed again for 90 days.
+        """
         return frozenset(row.file_id for row in self._unknown(file_ids, (0,) * len(file_ids)))
 
     def compare(self, commits: Sequence[AcknowledgedCommit]) -> Comparison:

@@ -1,13 +1,14 @@
 -- name: unknown_commits
--- Return those of some files that the catalog knows neither as files nor by the result of their commit, and whether
--- they were committed so long ago that it may have deleted that.
+-- Return those of some files that the catalog knows neither as files nor by the result of their commit or of their
+-- readoption, and whether they were committed so long ago that it may have deleted that.
 SELECT requested.file_id,
        (%(committed_ms)s::bigint[])[requested.number]
        < coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) - %(max_age_ms)s::bigint
            AS is_old
 FROM unnest(%(file_ids)s::uuid[]) WITH ORDINALITY AS requested (file_id, number)
 WHERE NOT EXISTS (SELECT FROM files AS f WHERE f.file_id = requested.file_id)
-  AND NOT EXISTS (SELECT FROM commit_results AS r WHERE r.file_id = requested.file_id);
+  AND NOT EXISTS (SELECT FROM commit_results AS r WHERE r.file_id = requested.file_id)
+  AND NOT EXISTS (SELECT FROM lost_commits AS l WHERE l.file_id = requested.file_id AND l.outcome = 'readopted');
 
 -- name: report_lost_commits
 -- Record lost commits; those that are recorded already get the agent's knowledge. An unreadable one is tried again.

@@ -6,8 +6,10 @@ VALUES (%(session_id)s, 'lost registration', 'fenced', 0, 0, 0, 'unverified')
 ON CONFLICT DO NOTHING;
 
 -- name: lock_unsettled
--- Lock the session if its objects are kept: until the readoption ends, the session is not settled.
-SELECT session_id FROM sessions
+-- Lock the session if its objects are kept: until the readoption ends, the session is not settled. Return whether the
+-- file was readopted before; the result of that may have expired.
+SELECT EXISTS (SELECT FROM lost_commits WHERE file_id = %(file_id)s AND outcome = 'readopted') AS is_readopted
+FROM sessions
 WHERE session_id = %(session_id)s AND unsettled IS NOT NULL
 FOR SHARE;
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from catalog.commit.results import refused_runs
-from catalog.errors import CatalogReplacedError, SessionFencedError
+from catalog.errors import CatalogReplacedError, CommitResultExpiredError, SessionFencedError
 from catalog.lifecycle.expiry import InactiveOwner, OwnerKind
 from catalog.lifecycle.lost_commits import AcknowledgedCommit
 from catalog.model import OffsetRange, PartitionId, RefusedRun, RunRefusal
@@ -218,6 +218,24 @@ def as_acknowledged(file: FileCommit) -> AcknowledgedCommit:
         committed_ms=0,
         offsets=(),
     )
+
+
+def test_a_file_that_was_readopted_and_forgotten_is_not_readopted_again(
+    scene: Scene, catalog_url: str
+) -> None:
+    """The process that was about to readopt it was suspended until its result had expired."""
+    topic = scene.topic()
+    file = scene.file({PartitionId(topic.topic_id, 0): [run_of(3)]})
+    scene.catalog.incarnations.declare_restore("a test")
+    scene.catalog.commits.readopt(file, acknowledged=True)
+    with psycopg.connect(catalog_url) as connection:
+        for table in ("extents", "files", "commit_results"):
+            connection.execute(f"DELETE FROM siltstone.{table}".encode())
+    assert scene.catalog.lost_commits.unknown([file.file_id]) == frozenset()
+    with pytest.raises(CommitResultExpiredError):
+        scene.catalog.commits.readopt(file, acknowledged=True)
+    (state,) = scene.catalog.topics.states([PartitionId(topic.topic_id, 0)])
+    assert state.high_watermark == 3
 
 
 def test_a_gap_that_a_readoption_may_fill_is_retried(scene: Scene) -> None:
