@@ -1,3 +1,8 @@
+-- name: correct_beginning
+-- Let the current epoch begin now, if the clock was ahead at its beginning. Otherwise no topic would be removed until
+-- that time.
+UPDATE catalog_incarnation SET started_ms = %(now_ms)s WHERE started_ms > %(now_ms)s;
+
 -- name: pick_deleted_topic
 -- Lock one topic that was deleted before a time and still has rows; skip topics that another transaction has
 -- locked, and local topics that are marked as purged.
