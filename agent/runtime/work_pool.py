@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -64,9 +65,8 @@ class WorkPool:
 
     def _notify(self, loop: asyncio.AbstractEventLoop, result: asyncio.Future[T], job: Future[T]) -> None:
         """Wake the event loop from a pool thread; `asyncio.wrap_future` would wake it twice."""
-        if self._is_closed and loop.is_closed():
-            return  # the call outlived the agent
-        loop.call_soon_threadsafe(self._finished, job, result)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the call has outlived the agent
+            loop.call_soon_threadsafe(self._finished, job, result)
 
     def _finished(self, job: Future[T], result: asyncio.Future[T]) -> None:
         self.pending -= 1

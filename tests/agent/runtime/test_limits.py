@@ -111,6 +111,26 @@ async def test_a_running_call_counts_as_pending_after_its_caller_is_cancelled() 
     pool.close()
 
 
+def test_a_call_that_outlives_its_loop_ends_silently(caplog: pytest.LogCaptureFixture) -> None:
+    """An agent that stops does not wait for a heartbeat that hangs."""
+    pool = WorkPool("test", threads=1, max_waiting=1)
+    gate, begun = threading.Event(), threading.Event()
+
+    def call() -> None:
+        begun.set()
+        gate.wait()
+
+    async def abandon() -> None:
+        calling = asyncio.ensure_future(pool.run(call))
+        await asyncio.to_thread(begun.wait)
+        calling.cancel()
+
+    asyncio.run(abandon())
+    gate.set()
+    pool._executor.shutdown()  # the agent does not close its pools
+    assert [record for record in caplog.records if record.name.startswith("concurrent")] == []
+
+
 def _policy(attempts: int) -> RetryPolicy:
     return RetryPolicy(attempts=attempts, first_pause=0.001, max_pause=0.002, ids=SeededIds(1, ManualClock()))
 
