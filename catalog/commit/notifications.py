@@ -237,6 +237,9 @@ class CommitWatcher:
                 remedy="check that PostgreSQL runs there",
                 retry_after_seconds=1.0,
             ) from error
+        except BaseException:
+            self.close()  # the channels may be those of a registration that was rolled back
+            raise
 
     def close(self) -> None:
         """Close the connection; a later `wait` opens a new one."""

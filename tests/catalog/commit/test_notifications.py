@@ -456,6 +456,25 @@ def test_a_lost_connection_is_reopened(
         watcher.close()
 
 
+def test_a_watcher_listens_again_after_a_registration_has_failed(scene: Scene, catalog_url: str) -> None:
+    """It had already stopped listening to the channel of a partition that is wanted again."""
+    topic = scene.topic(partitions=2)
+    first, second = (PartitionId(topic.topic_id, number) for number in range(2))
+    calls: list[str] = []
+    watcher = scene.catalog.watcher(listeners={"other": lambda: calls.append("other")})
+    watcher.wait(0, frozenset({first}))
+    with psycopg.connect(catalog_url, options="-c search_path=siltstone", autocommit=True) as connection:
+        connection.execute(b"ALTER TABLE listened_partitions ADD CONSTRAINT refusal CHECK (partition <> 1)")
+        with pytest.raises(psycopg.IntegrityError):
+            watcher.wait(0, frozenset({second}))
+        connection.execute(b"ALTER TABLE listened_partitions DROP CONSTRAINT refusal")
+    assert watcher.wait(0, frozenset({first})) is None, "any partition may have changed meanwhile"
+    assert calls == ["other"] * 2
+    _commit(scene, topic)
+    assert _partitions(watcher.wait(120, frozenset({first}))) == {first}
+    watcher.close()
+
+
 def test_a_notification_of_a_listener_during_the_registration_is_not_delayed(
     scene: Scene, catalog_url: str
 ) -> None:
