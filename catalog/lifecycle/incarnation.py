@@ -249,7 +249,6 @@ class Incarnations:
         transaction.send(_SQL["fence_transactional_ids"])
         transaction.send(_SQL["skip_node_ids"], {"margin": _NODE_ID_MARGIN, "first": epoch})
         transaction.send(_SQL["skip_local_epochs"], {"margin": LOCAL_EPOCH_MARGIN, "first": epoch})
-        transaction.send(_SQL["change_topic_version"])
         if is_restore:
             # Garbage collection may have deleted inputs since the backup. The outputs of a lost publication
             # stay, because the catalog does not know their job any more.

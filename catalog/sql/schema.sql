@@ -92,6 +92,9 @@ END
 $$;
 CREATE TRIGGER note_topic_change AFTER INSERT OR UPDATE OR DELETE ON topics
     FOR EACH ROW EXECUTE FUNCTION note_topic_change();
+-- A new incarnation changes the version, too: a process may have read a version, then a change that is lost now.
+CREATE TRIGGER note_topic_change AFTER UPDATE OF incarnation_id ON catalog_incarnation
+    FOR EACH ROW EXECUTE FUNCTION note_topic_change();
 
 -- Partitions: the rows that commits lock. Only columns that commits do not change are indexed, and half of each page stays free, so that
 -- an updated row stays on its page (HOT). The columns from max_timestamp to compacted_extents are totals of

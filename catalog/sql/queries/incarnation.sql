@@ -64,11 +64,6 @@ FROM broker_ids;
 -- Skip the leader epochs of local partitions that the lost history may have used.
 UPDATE local_leaders SET leader_epoch = greatest(leader_epoch + %(margin)s::integer, %(first)s::integer);
 
--- name: change_topic_version
--- Let every process read the topics and the leaders of local partitions again. It may have read a version, then a change
--- that is lost now, so that it would take the change for a part of this version.
-INSERT INTO topic_changes DEFAULT VALUES;
-
 -- name: supersede_attempts
 -- Supersede every running attempt at a job; the job keeps its extents.
 UPDATE jobs

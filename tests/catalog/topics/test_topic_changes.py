@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import psycopg
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,14 +18,17 @@ from tests.catalog.topics.test_deleted import purge
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pytest
-
     from catalog.model import Topic
     from catalog.topics.changes import TopicVersion
 
 _RENAME = b"UPDATE topics SET name = name || '-new' WHERE topic_id = %s"
 _STEPS = ["change", "change", "commit", "rollback", "undo", "savepoint"]
 _VERSION = b"SELECT change_id FROM topic_changes"
+_BEGIN_INCARNATION = b"""
+    UPDATE catalog_incarnation AS i
+    SET epoch = i.epoch + 1, incarnation_id = gen_random_uuid(), server = c.found_server
+    FROM current_incarnation AS c
+"""
 
 
 class Follower:
@@ -72,10 +76,14 @@ def test_topics_are_listed_after_each_change_and_never_without_one(scene: Scene)
     assert not follower.follow()
 
 
+@pytest.mark.parametrize("begins_by_earlier_release", [False, True])
 def test_a_topic_that_a_failover_has_lost_is_not_listed_after_it(
-    scene: Scene, catalog_url: str, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, catalog_url: str, monkeypatch: pytest.MonkeyPatch, *, begins_by_earlier_release: bool
 ) -> None:
-    """A process may read the version, then the topic, and then the same version on the new primary."""
+    """A process may read the version, then the topic, and then the same version on the new primary.
+
+    During an upgrade, a process of the previous release may begin the incarnation.
+    """
     topics = scene.catalog.topics
     scene.topic("kept")
     list_now = Topics.list
@@ -98,7 +106,10 @@ def test_a_topic_that_a_failover_has_lost_is_not_listed_after_it(
         connection.execute(b"DELETE FROM topics WHERE name = 'lost'")
         connection.execute(b"UPDATE topic_changes SET change_id = %s", version)
         connection.execute(b"RESET session_replication_role")
-        replace_server(connection)
+        if begins_by_earlier_release:
+            connection.execute(_BEGIN_INCARNATION)
+        else:
+            replace_server(connection)
     Scene.set_up(scene.catalog, scene.ids)
     again = topics.changed_since(found.version)
     assert again is not None
