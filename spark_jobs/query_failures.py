@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 _TRACEBACK: Final = "Traceback (most recent call last):"
+# If Spark has excluded all executors, it names the failure in the fifth line.
+_AFTER_EXCLUSION: Final = "excludeOnFailure.\nMost recent failure:\n"
 _EXCEPTION_LINE: Final = re.compile(r"(?:\w+\.)*(?P<class>\w+)(?:: (?P<message>.*))?")
 _DEATHS: Final = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 _SESSION_IS_GONE: Final = re.compile(
@@ -52,8 +54,10 @@ def last_line_of_traceback(text: str) -> str | None:
 def reason_of(error: Exception) -> str:
     """Return an exception's message in one line: of a Python worker, or of Java."""
     text = str(error)
-    lines = text.strip().splitlines() or [type(error).__name__]
-    first = lines[1].removeprefix(": ") if isinstance(error, Py4JJavaError) and lines[1:] else lines[0]
+    _, _, after = text.partition(_AFTER_EXCLUSION)
+    lines = (after or text).strip().splitlines() or [type(error).__name__]
+    is_java = isinstance(error, Py4JJavaError) and not after
+    first = lines[1].removeprefix(": ") if is_java and lines[1:] else lines[0]
     return last_line_of_traceback(text) or first
 
 

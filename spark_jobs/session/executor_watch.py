@@ -2,6 +2,9 @@
 
 A cluster without free resources keeps queries waiting, for ever by default. Their jobs are claimed meanwhile,
 and no other driver can run them.
+
+Tasks that fail may leave a cluster without executors, too: Spark excludes an executor on which a task failed.
+It then fails the query after two minutes, and names the failure, which a watch must not hide.
 """
 
 from __future__ import annotations
@@ -21,12 +24,15 @@ if TYPE_CHECKING:
     from core.clock import Clock
 
 _PAUSE_SECONDS: Final = 1.0
+# spark.scheduler.excludeOnFailure.unschedulableTaskSetTimeout is 120 s.
+_EXCLUSION_SECONDS: Final = 150.0
 
 
 class ExecutorWatch:
     """Context manager that notices when no task has run for `wait_seconds`, although queries wait.
 
-    A classic session counts its active tasks; a Connect server reports those of each query.
+    After failures of their tasks it waits until Spark has had time to fail the queries. A classic session
+    counts its tasks; a Connect server reports those of each query that run.
     """
 
     def __init__(self, spark: SparkSession, clock: Clock, wait_seconds: float = DEFAULT_WAIT_SECONDS) -> None:
@@ -51,21 +57,26 @@ class ExecutorWatch:
         if now - self._checked < _PAUSE_SECONDS:
             return
         self._checked = now
-        if self._running_tasks():
+        running, failed = self._tasks()
+        seconds = max(self._wait_seconds, _EXCLUSION_SECONDS) if failed else self._wait_seconds
+        if running:
             self._active = now
-        elif now - self._active >= self._wait_seconds:
+        elif now - self._active >= seconds:
+            granted = f"no executor after {failed} tasks had failed" if failed else "no executor"
             raise NoExecutorError(
-                f"Spark ran no task for {self._wait_seconds:g} s: the cluster granted no executor",
+                f"Spark ran no task for {seconds:g} s: the cluster granted {granted}",
                 remedy="free resources of the cluster, or give the session smaller executors; "
                 "executor_wait_seconds is the time to wait",
             )
 
-    def _running_tasks(self) -> int:
+    def _tasks(self) -> tuple[int, int]:
+        """Return how many tasks run, and how many have failed in the present stages, as far as is known."""
         if not is_classic(self._spark):
-            return sum(self._tasks_of_query.copy().values())
+            return sum(self._tasks_of_query.copy().values()), 0
         tracker = self._spark.sparkContext.statusTracker()
-        stages = (tracker.getStageInfo(number) for number in tracker.getActiveStageIds())
-        return sum(stage.numActiveTasks for stage in stages if stage is not None)
+        found = (tracker.getStageInfo(number) for number in tracker.getActiveStageIds())
+        stages = [stage for stage in found if stage is not None]
+        return sum(each.numActiveTasks for each in stages), sum(each.numFailedTasks for each in stages)
 
     def _on_progress(self, *, inflight_tasks: int, operation_id: str | None, done: bool, **_: object) -> None:
         if operation_id is None:

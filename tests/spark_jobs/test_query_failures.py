@@ -1,0 +1,32 @@
+"""The reason of a failed query is the failure of its task, in one line."""
+
+from __future__ import annotations
+
+from spark_jobs.query_failures import reason_of
+
+_EXCLUDED = """An error occurred while calling o180.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: 
+Aborting TaskSet 0.0 because task 1 (partition 1)
+cannot run anywhere due to node and executor excludeOnFailure.
+Most recent failure:
+Lost task 0.1 in stage 0.0 (TID 3) (127.0.0.1 executor 1): java.io.IOException: Cannot run program "py"
+\tat java.base/java.lang.ProcessBuilder.start(ProcessBuilder.java:1143)
+
+ExcludeOnFailure behavior can be configured via spark.excludeOnFailure.*.
+"""  # noqa: W291  # as Spark writes it
+
+
+def test_the_last_failure_before_all_executors_were_excluded_is_named() -> None:
+    assert reason_of(Exception(_EXCLUDED)) == (
+        "Lost task 0.1 in stage 0.0 (TID 3) (127.0.0.1 executor 1): "
+        'java.io.IOException: Cannot run program "py"'
+    )
+
+
+def test_an_exception_of_a_python_worker_is_named_by_the_last_line_of_its_traceback() -> None:
+    text = "Job aborted\nTraceback (most recent call last):\n  File\nValueError: bad\n\tat java"
+    assert reason_of(Exception(text)) == "ValueError: bad"
+
+
+def test_an_exception_without_a_message_is_named_by_its_class() -> None:
+    assert reason_of(KeyError()) == "KeyError"
