@@ -1,10 +1,11 @@
 """Circuit breaker of compaction: a pause while unrelated jobs fail alike.
 
 An expired token or a full disk makes every job fail, with any input. Once `FAILURES` jobs with disjoint
-inputs have failed in a row with errors of one class, and none of the failures is proof against a file, no
-driver claims a job until a pause is over. One job may run then, the *probe*. If it fails, a longer pause
-follows. Any completed job ends the pause: waiting jobs become claimable at once, because the environment
-caused their faults.
+inputs have failed with errors of one class since the last job completed, and none of the failures is proof
+against a file, no driver claims a job until a pause is over. Failures of other classes in between do not
+matter: one environment may fail in several ways. One job may run then, the *probe*. If it fails, a longer
+pause follows. Any completed job ends the pause: waiting jobs become claimable at once, because the
+environment caused their faults.
 
 A job that goes on failing after such a pause is itself the cause, and must not hold up the others. So its
 faults are not forgotten. With `OWN_FAULTS` of them, the job keeps its own back-off when a pause ends, and its
@@ -33,13 +34,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
+
+from psycopg.types.json import Json
 
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from uuid import UUID
 
     from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
@@ -49,6 +52,8 @@ FAILURES: Final = 3
 """Number of jobs that must fail alike."""
 _EXHAUSTED_FAILURES: Final = 2
 """Number of jobs that must fail alike if one of them has died too often."""
+MAX_CLASSES: Final = 8
+"""Number of classes of errors that are remembered besides that of the last failure."""
 OWN_FAULTS: Final = 3
 """Number of faults from which on a job probably causes them itself."""
 SILENT_DRIVER: Final = "SilentDriver"
@@ -153,6 +158,7 @@ def record_failure(
         {
             **params,
             "job_ids": arrays.uuids(job_ids),
+            "others": Json(_others(row, error)),
             "pauses": pauses,
             "paused_ms": paused_ms if pauses else None,
             "not_before_ms": now_ms + pause_ms if pauses else None,
@@ -167,7 +173,7 @@ def record_silence(transaction: Transaction, attempts: Sequence[tuple[UUID, UUID
     Several drivers that die with the same jobs count as failures of different jobs.
     """
     rows = transaction.rows(_SQL["find"])
-    known = set(rows[0].job_ids) if rows else set()
+    known = set(_failed_before(rows[0], SILENT_DRIVER)) if rows else set()
     probe = rows[0].probe_attempt_id if rows else None
     job_id, attempt_id = min(attempts, key=lambda each: (each[1] != probe, each[0] in known))
     record_failure(transaction, job_id, attempt_id, SILENT_DRIVER, _SILENCE)
@@ -200,13 +206,25 @@ def _forget(transaction: Transaction, *, is_reset: bool) -> bool:
 
 
 def _failed_alike(transaction: Transaction, row: Row, job_id: UUID, error: str) -> list[UUID]:
-    """Return the jobs with disjoint inputs that failed with errors of this class, in a row."""
+    """Return the jobs with disjoint inputs that failed with errors of this class since the last success."""
+    before = _failed_before(row, error)
+    params = {"job_id": job_id, "job_ids": arrays.uuids(before)}
+    if before and transaction.rows(_SQL["shares_input"], params):
+        return before
+    return [*before, job_id][-FAILURES:]
+
+
+def _failed_before(row: Row, error: str) -> list[UUID]:
+    """Return the jobs that have failed with errors of this class before."""
+    return list(row.job_ids) if row.error == error else [UUID(each) for each in row.others.get(error, ())]
+
+
+def _others(row: Row, error: str) -> dict[str, list[str]]:
+    """Return the jobs that have failed with errors of other classes, by class; the last ones are last."""
+    others = {name: job_ids for name, job_ids in row.others.items() if name not in {error, row.error}}
     if row.error != error:
-        return [job_id]
-    params = {"job_id": job_id, "job_ids": arrays.uuids(row.job_ids)}
-    if transaction.rows(_SQL["shares_input"], params):
-        return list(row.job_ids)
-    return [*row.job_ids, job_id][-FAILURES:]
+        others[row.error] = [str(each) for each in row.job_ids]
+    return dict(list(others.items())[-MAX_CLASSES:])
 
 
 def _pause_of(rows: list[Row]) -> CompactionPause | None:

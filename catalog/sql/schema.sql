@@ -478,8 +478,9 @@ CREATE TABLE job_files (
 );
 CREATE INDEX job_files_job ON job_files (job_id);
 
--- At most one row: jobs with disjoint inputs that failed alike, in a row. Once there are several, compaction is
--- paused until not_before_ms. One job, the probe, may run then.
+-- At most one row: jobs with disjoint inputs that failed alike since a job was completed. Once there are several,
+-- compaction is paused until not_before_ms. One job, the probe, may run then. others has the jobs that failed otherwise,
+-- by the class of the error.
 CREATE TABLE compaction_breaker (
     is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
     error text NOT NULL,
@@ -489,7 +490,8 @@ CREATE TABLE compaction_breaker (
     pauses integer NOT NULL DEFAULT 0,
     paused_ms bigint,
     not_before_ms bigint,
-    probe_attempt_id uuid
+    probe_attempt_id uuid,
+    others json NOT NULL DEFAULT '{}'
 );
 
 -- Live files under suspicion. A job that takes one of them has at most max_files files: half of those of the

@@ -1,6 +1,6 @@
 -- name: find
--- Return the failures in a row, and the pause that they caused.
-SELECT error, message, job_ids, failed_ms, pauses, paused_ms, not_before_ms, probe_attempt_id,
+-- Return the failures since the last success, and the pause that they caused.
+SELECT error, message, job_ids, others, failed_ms, pauses, paused_ms, not_before_ms, probe_attempt_id,
        EXISTS (SELECT FROM jobs AS j WHERE j.attempt_id = b.probe_attempt_id AND j.state = 'running') AS is_probing
 FROM compaction_breaker AS b;
 
@@ -12,7 +12,7 @@ ON CONFLICT DO NOTHING;
 
 -- name: lock
 -- Lock the row, and return it as `find` does.
-SELECT error, message, job_ids, failed_ms, pauses, paused_ms, not_before_ms, probe_attempt_id,
+SELECT error, message, job_ids, others, failed_ms, pauses, paused_ms, not_before_ms, probe_attempt_id,
        EXISTS (SELECT FROM jobs AS j WHERE j.attempt_id = b.probe_attempt_id AND j.state = 'running') AS is_probing
 FROM compaction_breaker AS b
 FOR UPDATE OF b;
@@ -28,8 +28,9 @@ SELECT 1 WHERE %(job_id)s = ANY (%(job_ids)s::uuid[]) OR EXISTS (
 -- name: update
 -- Record a failure, and the pause if there is one.
 UPDATE compaction_breaker
-SET error = %(error)s, message = %(message)s, job_ids = %(job_ids)s::uuid[], failed_ms = %(now_ms)s,
-    pauses = %(pauses)s, paused_ms = %(paused_ms)s, not_before_ms = %(not_before_ms)s, probe_attempt_id = NULL;
+SET error = %(error)s, message = %(message)s, job_ids = %(job_ids)s::uuid[], others = %(others)s,
+    failed_ms = %(now_ms)s, pauses = %(pauses)s, paused_ms = %(paused_ms)s, not_before_ms = %(not_before_ms)s,
+    probe_attempt_id = NULL;
 
 -- name: set_probe
 -- Record the only attempt that may run during a pause.

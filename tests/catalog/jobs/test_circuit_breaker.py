@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from catalog.jobs.circuit_breaker import FAILURES, FIRST_PAUSE_MS, OWN_FAULTS, SILENT_DRIVER, is_due
+from catalog.jobs.circuit_breaker import (
+    FAILURES,
+    FIRST_PAUSE_MS,
+    MAX_CLASSES,
+    OWN_FAULTS,
+    SILENT_DRIVER,
+    is_due,
+)
 from catalog.jobs.repository import MAX_DEATHS
 from catalog.model import JobState, PartitionId
 from core.clock import ManualClock
@@ -587,15 +594,48 @@ def test_a_probe_runs_alone_in_its_driver(scene: Scene, manual_clock: ManualCloc
     assert scene.catalog.circuit_breaker.pause() is None
 
 
-def test_only_failures_in_a_row_of_one_class_and_disjoint_inputs_count(scene: Scene) -> None:
+def test_only_failures_of_one_class_since_the_last_success_and_disjoint_inputs_count(scene: Scene) -> None:
     submit(scene, 8)
     jobs = claim(scene)
-    for job, error in zip(jobs[:4], ["one", "one", "two", "one"], strict=True):
+    for job, error in zip(jobs[:4], ["one", "one", "two", "three"], strict=True):
         assert fault(scene, job, error).pause is None
     complete(scene, jobs[4])
     assert fault(scene, jobs[5], "one").pause is None
     assert fault(scene, jobs[6], "one").pause is None
     assert fault(scene, jobs[7], "one").pause is not None
+
+
+def test_an_environment_that_fails_in_two_ways_pauses_compaction(scene: Scene) -> None:
+    """Failures of another class in between are no success."""
+    submit(scene, 6)
+    jobs = claim(scene)
+    errors = ["one", "two"] * 3
+    outcomes = [fault(scene, job, error).pause for job, error in zip(jobs, errors, strict=True)]
+    assert outcomes[:4] == [None] * 4
+    assert outcomes[4] is not None
+    assert (outcomes[4].error, outcomes[4].jobs) == ("one", 3)
+    assert outcomes[5] == outcomes[4]
+
+
+def test_the_last_classes_of_errors_are_remembered(scene: Scene) -> None:
+    submit(scene, MAX_CLASSES + 6)
+    jobs = iter(claim(scene))
+    classes = [f"class {number}" for number in range(MAX_CLASSES + 2)]
+    for error in classes:
+        assert fault(scene, next(jobs), error).pause is None
+    for error in (classes[0], classes[0], classes[-1]):  # the first of `classes` was forgotten
+        assert fault(scene, next(jobs), error).pause is None
+    assert fault(scene, next(jobs), classes[-1]).pause is not None
+
+
+def test_a_job_that_fails_alike_again_counts_once_whatever_failed_in_between(
+    scene: Scene, manual_clock: ManualClock
+) -> None:
+    submit(scene, 2)
+    for error in ("one", "two") * 4:
+        for job in claim(scene):
+            assert fault(scene, job, error).pause is None
+        manual_clock.advance(3600)
 
 
 def test_jobs_that_share_a_file_count_once(scene: Scene) -> None:
