@@ -2,7 +2,7 @@
 
 ::
 
-    RetryableError      CatalogUnavailableError, JobVersionError, EarlierAgentsError
+    RetryableError      CatalogUnavailableError, CatalogTimeoutError, JobVersionError, EarlierAgentsError
     StaleStateError     SessionFencedError, JobSupersededError, ExtentsUnavailableError,
                         JobInputsChangedError, CommitResultExpiredError, TransactionRefusedError
       SessionFencedError  CatalogReplacedError
@@ -22,6 +22,10 @@ from core.errors import FatalError, InvalidInputError, NotFoundError, RetryableE
 
 class CatalogUnavailableError(RetryableError):
     """PostgreSQL did not respond in time; the operation may have happened or not."""
+
+
+class CatalogTimeoutError(CatalogUnavailableError):
+    """PostgreSQL responds, but ended the operation, which waited for a lock or took too long."""
 
 
 class JobVersionError(RetryableError):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import structlog
 
 from agent.read.batch_slicing import render_control_batch
+from catalog.errors import CatalogTimeoutError
 from catalog.model import PartitionId
 from catalog.transactions.repository import EndRequest
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _MAX_ENDS: Final = 64
+_MAX_APART: Final = 2
+_MAX_SLOW: Final = 1000
 
 
 class TransactionTable(Protocol):
@@ -61,7 +64,8 @@ class TransactionTable(Protocol):
     def end_all(self, requests: Sequence[EndRequest], /) -> Sequence[EndedTransaction | Exception]:
         """End transactions of different transactional ids together; return the results in this order.
 
-        An exception in the place of a result concerns this transaction alone.
+        An exception in the place of a result concerns this transaction alone. CatalogTimeoutError: one of
+        them may wait for a lock, or take too long.
         """
         ...
 
@@ -89,6 +93,10 @@ class TransactionCoordinator:
 
     Transactions that clients end meanwhile are ended together, up to `_MAX_ENDS` at once. So producers that
     share partitions do not wait for each other's syncs of the database.
+
+    If that takes too long, one of them may wait for a lock, or be very large. They are then ended apart,
+    `_MAX_APART` at a time. Those that take too long again are not ended together with others from then on,
+    until they have ended in time.
     """
 
     def __init__(
@@ -114,6 +122,9 @@ class TransactionCoordinator:
         self._on_change = tuple(on_change)
         self._waiting: deque[_WaitingEnd] = deque()
         self._ending: asyncio.Task[None] | None = None
+        self._slow: dict[str, None] = {}  # transactional ids, the latest one last
+        self._apart: set[asyncio.Task[None]] = set()
+        self._may_end_apart = asyncio.Semaphore(_MAX_APART)
 
     async def initialize(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None
@@ -161,8 +172,11 @@ class TransactionCoordinator:
         loop = asyncio.get_running_loop()
         request = EndRequest(transactional_id, producer, commits, arrived_at, bumps_epoch)
         waiting = _WaitingEnd(request, loop.create_future())
-        self._waiting.append(waiting)
-        if self._ending is None:
+        if transactional_id in self._slow:
+            self._begin_apart(waiting)
+        else:
+            self._waiting.append(waiting)
+        if self._waiting and self._ending is None:
             # In a new context, or the first client would be charged for the time of all.
             self._ending = loop.create_task(
                 self._end_waiting(), name="ends of transactions", context=Context()
@@ -175,18 +189,52 @@ class TransactionCoordinator:
                 batch = self._next_batch()
                 if not batch:
                     break
-                requests = [each.request for each in batch]
-                results: Sequence[EndedTransaction | Exception]
-                try:
-                    results = await self._pool.run(partial(self._table.end_all, requests))
-                except Exception as error:  # noqa: BLE001  # each client receives it
-                    results = [error] * len(batch)
-                for each, result in zip(batch, results, strict=True):
-                    if not isinstance(result, Exception):
-                        self._has_ended(each.request, result)
-                    each.received(result)
+                for each, result in zip(batch, await self._end_all(batch), strict=True):
+                    if isinstance(result, CatalogTimeoutError) and len(batch) > 1:
+                        self._begin_apart(each)
+                    else:
+                        self._received(each, result)
         finally:
             self._ending = None
+
+    def _begin_apart(self, waiting: _WaitingEnd) -> None:
+        task = asyncio.get_running_loop().create_task(
+            self._end_apart(waiting), name="end of a transaction", context=Context()
+        )
+        self._apart.add(task)
+        task.add_done_callback(self._apart.discard)
+
+    async def _end_apart(self, waiting: _WaitingEnd) -> None:
+        async with self._may_end_apart:
+            if not waiting.ended.cancelled():
+                (result,) = await self._end_all([waiting])
+                self._received(waiting, result)
+
+    async def _end_all(self, batch: Sequence[_WaitingEnd]) -> Sequence[EndedTransaction | Exception]:
+        """End transactions together; return their results, or the error of all."""
+        requests = [each.request for each in batch]
+        try:
+            return await self._pool.run(partial(self._table.end_all, requests))
+        except Exception as error:  # noqa: BLE001  # each client receives it
+            return [error] * len(batch)
+
+    def _received(self, waiting: _WaitingEnd, result: EndedTransaction | Exception) -> None:
+        transactional_id = waiting.request.transactional_id
+        was_slow = transactional_id in self._slow
+        self._slow.pop(transactional_id, None)
+        if isinstance(result, CatalogTimeoutError):
+            self._slow[transactional_id] = None
+            if len(self._slow) > _MAX_SLOW:
+                del self._slow[next(iter(self._slow))]
+            if not was_slow:
+                _log.warning(
+                    "a transaction takes too long to end, and is ended apart from others",
+                    transactional_id=transactional_id,
+                    reason=str(result),
+                )
+        elif not isinstance(result, Exception):
+            self._has_ended(waiting.request, result)
+        waiting.received(result)
 
     def _has_ended(self, request: EndRequest, ended: EndedTransaction) -> None:
         self._metrics.ended_transactions.labels("committed" if request.commits else "aborted").inc()

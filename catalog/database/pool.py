@@ -37,7 +37,7 @@ from catalog.database.connector import Connector
 from catalog.database.durability import DurabilityCheck
 from catalog.database.limits import DatabaseLimits
 from catalog.database.sql_files import load_queries
-from catalog.errors import CatalogUnavailableError, UnstorableValueError
+from catalog.errors import CatalogTimeoutError, CatalogUnavailableError, UnstorableValueError
 from core.clock import SystemClock
 from core.errors import FatalError, SiltstoneError
 
@@ -528,7 +528,9 @@ class Database:
                 remedy="use shorter names, and text without NUL",
             )
         if isinstance(error, (psycopg.OperationalError, *_NOT_COMMITTED)):
-            return CatalogUnavailableError(
+            is_slow = isinstance(error, (pg.LockNotAvailable, pg.QueryCanceled))
+            kind = CatalogTimeoutError if is_slow else CatalogUnavailableError
+            return kind(
                 f"the catalog at {self.address} did not respond to {operation}: {first_line(error)}",
                 remedy="check that PostgreSQL and its synchronous standbys run, and are not overloaded",
                 retry_after_seconds=1.0,

@@ -330,7 +330,9 @@ class Transactions:
 
         Transactions often share partitions. If they ended separately, each would wait until the server has
         synced the end of the previous one. If they cannot end together because of an error that one of them
-        may cause, they end one by one, and only that one fails. An outage fails all of them.
+        may cause, they end one by one, and only that one fails. An outage fails all of them, and so does
+        CatalogTimeoutError: one of them may wait for a lock, or take too long. The caller then ends them
+        apart.
 
         Without KIP-890, the next transaction has the same epoch. Its producer may have begun it meanwhile,
         because it gave up this request and repeated it at another agent. So a request ends no transaction

@@ -14,7 +14,12 @@ from agent.read.hot_tail import HotTail
 from agent.runtime.metrics import AgentMetrics
 from agent.runtime.work_pool import WorkPool
 from agent.transactions.coordinator import TransactionCoordinator
-from catalog.errors import CatalogUnavailableError, TransactionRefusal, TransactionRefusedError
+from catalog.errors import (
+    CatalogTimeoutError,
+    CatalogUnavailableError,
+    TransactionRefusal,
+    TransactionRefusedError,
+)
 from catalog.transactions.repository import EndedTransaction
 from catalog.transactions.rules import ProducerIdentity
 
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 _FENCED = "fenced"
+_SLOW = "slow"
 
 
 class Table:
@@ -36,11 +42,14 @@ class Table:
         self.calls: list[list[str]] = []
         self.arrivals: list[float] = []
         self.is_available = True
+        self.is_slow = True
 
     def end_all(self, requests: Sequence[EndRequest], /) -> list[EndedTransaction | TransactionRefusedError]:
         self.calls.append([each.transactional_id for each in requests])
         self.arrivals += [each.arrived_at for each in requests]
         assert self.gate.wait(60)
+        if self.is_slow and _SLOW in self.calls[-1]:
+            raise CatalogTimeoutError("a lock was not granted")
         if not self.is_available:
             raise CatalogUnavailableError("no catalog", remedy="wait", retry_after_seconds=1)
         return [
@@ -159,6 +168,46 @@ async def test_a_reader_that_cannot_be_woken_delays_no_client() -> None:
         table.gate.set()
         ended = await asyncio.gather(*(ending(coordinator, name, 1) for name in "abc"))
         assert ended == [ProducerIdentity(1, 1)] * 3
+
+
+async def test_a_transaction_that_waits_for_a_lock_fails_alone() -> None:
+    """From then on it ends apart from the others, until it has ended in time."""
+    async with coordinating() as (coordinator, table):
+        table.gate.set()
+
+        async def end_all() -> list[object]:
+            tasks = [ending(coordinator, name, 1) for name in ("a", _SLOW, "b")]
+            return [*await asyncio.gather(*tasks, return_exceptions=True)]
+
+        ended = ProducerIdentity(1, 1)
+        for calls in ([["a", _SLOW, "b"], [_SLOW], ["a"], ["b"]], [["a", "b"], [_SLOW]]):
+            table.calls.clear()
+            first, slow, last = await end_all()
+            assert (first, last) == (ended, ended)
+            assert isinstance(slow, CatalogTimeoutError)
+            assert sorted(table.calls) == sorted(calls)
+        table.is_slow = False
+        assert await end_all() == [ended] * 3
+        table.calls.clear()
+        assert await end_all() == [ended] * 3
+        assert table.calls == [["a", _SLOW, "b"]]
+
+
+async def test_a_transaction_that_is_known_to_be_slow_holds_up_no_other() -> None:
+    async with coordinating() as (coordinator, table):
+        table.gate.set()
+        with pytest.raises(CatalogTimeoutError):
+            await ending(coordinator, _SLOW, 1)
+        table.gate.clear()
+        waiting = [ending(coordinator, _SLOW, 1) for _ in range(2)]
+        await asyncio.sleep(0)
+        other = ending(coordinator, "a", 2)
+        await asyncio.sleep(0)
+        for each in waiting:
+            each.cancel()
+        await asyncio.wait(waiting)
+        table.gate.set()
+        assert await other == ProducerIdentity(2, 1)
 
 
 async def test_an_outage_reaches_every_client_and_ends_nothing_else() -> None:

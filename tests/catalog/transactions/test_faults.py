@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +14,7 @@ import pytest
 
 from catalog.database.connection import connection_string
 from catalog.database.limits import DatabaseLimits
-from catalog.errors import TransactionRefusal, TransactionRefusedError
+from catalog.errors import CatalogTimeoutError, TransactionRefusal, TransactionRefusedError
 from catalog.groups.offsets import CommittedOffset
 from catalog.model import ControlBatch, PartitionId, RunRefusal
 from catalog.open import open_catalog
@@ -24,6 +25,7 @@ from tests.catalog.checks import InvariantChecker
 from tests.catalog.committer import retry_while_unavailable
 from tests.catalog.database.wire import WireProxy
 from tests.catalog.scene import Scene, run_of
+from tests.fixtures.postgres import PATIENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -282,6 +284,27 @@ def test_an_end_that_waits_for_locks_ends_the_transaction_before_it(catalog_url:
         other.rollback()
         assert [type(each) for each in ending.result()] == [EndedTransaction] * 3
     assert counts()["transactions.end"].statements == 2 + 1 + 3  # one look at the clock for all
+
+
+def test_an_end_that_gets_no_lock_has_another_error_than_an_outage(
+    catalog_url: str, scene: Scene, clock: Clock, ids: Ids
+) -> None:
+    """The caller then ends the transactions apart, and only the one that waits for the lock fails."""
+    topic, transactions = scene.topic(partitions=_PARTITIONS), scene.catalog.transactions
+    producers = {name: transactions.initialize(name, _TIMEOUT_MS).producer for name in "ab"}
+    for name, producer in producers.items():
+        transactions.add_partitions(name, producer, _keys(topic))
+    limits = replace(PATIENT, lock_seconds=1)
+    with (
+        psycopg.connect(connection_string(catalog_url, PATIENT)) as other,
+        open_catalog(catalog_url, clock, ids, limits=limits) as catalog,
+    ):
+        other.execute("SELECT FROM transactional_ids WHERE transactional_id = 'a' FOR UPDATE")
+        requests = [scene.end_request(*each, bumps_epoch=True) for each in producers.items()]
+        for some in (requests, requests[:1]):
+            with pytest.raises(CatalogTimeoutError):
+                catalog.transactions.end_all(some)
+        assert [type(each) for each in catalog.transactions.end_all(requests[1:])] == [EndedTransaction]
 
 
 def test_a_commit_and_an_end_lock_the_same_transactions_in_one_order(catalog_url: str, scene: Scene) -> None:
