@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
+from catalog.topics import lost
 from maintenance.fsck import fsck
 from maintenance.garbage_collection import collect_garbage
 from maintenance.settings import MaintenanceSettings
@@ -155,3 +156,30 @@ def test_a_local_topic_whose_undeletion_was_lost_is_undeleted_again(cluster: Clu
     collect_garbage(cluster.catalog, cluster.store, cluster.clock, _AT_ONCE)
     _sync(agent)
     assert _values(agent, 3) == [b"a", b"b", b"c"]
+
+
+def test_a_lost_undeletion_of_a_local_topic_is_repaired_by_a_new_process_under_a_free_name(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader's process ended with the primary. Another topic has the name since."""
+    monkeypatch.setattr(lost, "REPORT_PERIOD_MS", 0)  # nothing waits for the agent
+    agent, producer = _start_local(cluster, tmp_path / "disk")
+    topic_id = cluster.catalog.topics.delete(_LOCAL)
+    assert not _has_log(agent)
+
+    def lose() -> None:
+        cluster.catalog.topics.deleted.undelete(_LOCAL)
+        _write(producer, b"b")
+        agent.stop()
+
+    cluster.lose_commits(lose)
+    cluster.catalog.incarnations.ensure()
+    other = cluster.catalog.topics.create(_LOCAL, 1, {})
+    again = cluster.start_agent(local_directories=(tmp_path / "disk",))
+    wait_until(lambda: _has_log(again))
+    collect_garbage(cluster.catalog, cluster.store, cluster.clock, _AT_ONCE)
+    _sync(again)
+    name = f"{_LOCAL}-{topic_id.hex[:8]}"
+    found = {topic.name: topic.topic_id for topic in cluster.catalog.topics.list()}
+    assert found == {_TOPIC: found[_TOPIC], _LOCAL: other.topic_id, name: topic_id}
+    assert [message.value() for message in consume(again.address, name, 2)] == [b"a", b"b"]
