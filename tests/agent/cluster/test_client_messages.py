@@ -149,6 +149,7 @@ def test_errors_about_the_database_are_not_sent_to_clients() -> None:
     }
     assert internal == {
         "CatalogAddressError",
+        "CatalogTimeoutError",
         "CatalogUnavailableError",
         "EarlierAgentsError",
         "EmbeddedPostgresError",
