@@ -19,7 +19,7 @@ import orjson
 
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
-from catalog.lifecycle.incarnation import MAX_COMMIT_AGE_SECONDS
+from catalog.lifecycle.expiry import COMMIT_RESULT_RETENTION_MS
 from catalog.lifecycle.missing_topics import find_missing_topics
 from catalog.model import OffsetRange, RefusedRun
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _SQL = load_queries("lost_commits")
 _PAGE: Final = 500
 _COMPARED_AT_ONCE: Final = 5_000
+# The clock may have been ahead by the rest when results were deleted.
+_MAX_COMPARED_AGE_MS: Final = COMMIT_RESULT_RETENTION_MS - 300_000
 _FIRST: Final = UUID(int=0)
 _RETENTION_MS: Final = 90 * 86_400_000
 _MAX_EXPIRED_GAPS: Final = 5_000
@@ -142,7 +144,7 @@ class LostCommits:
         params = {
             "file_ids": arrays.uuids(file_ids),
             "committed_ms": arrays.bigints(committed_ms),
-            "max_age_ms": round(1000 * MAX_COMMIT_AGE_SECONDS),
+            "max_age_ms": _MAX_COMPARED_AGE_MS,
             "now_ms": self._database.injected_now_ms,
         }
         return self._database.read("lost_commits.unknown", _SQL["unknown_commits"], params)

@@ -193,6 +193,19 @@ def test_a_commit_that_was_forgotten_while_the_machine_was_suspended_is_not_lost
     assert agent.unsettled() == ([agent.scene.session_id] if is_unsettled else [])
 
 
+@pytest.mark.parametrize(("minutes", "is_compared"), [(54, True), (56, False)])
+def test_lost_commits_are_found_if_the_clock_of_the_new_server_is_less_than_an_hour_ahead(
+    agent: _Agent, minutes: int, *, is_compared: bool
+) -> None:
+    """Otherwise the new server may have deleted their results. Their objects are kept then."""
+    file = agent.acknowledge(lost=True)
+    agent.clock._start_ms += minutes * 60_000
+    agent.recover()
+    reported = [each.file_id for each in agent.scene.catalog.lost_commits.list()]
+    assert reported == ([file.file_id] if is_compared else [])
+    assert agent.unsettled() == [agent.scene.session_id]
+
+
 def test_objects_of_commits_that_a_suspended_agent_cannot_compare_are_kept(agent: _Agent) -> None:
     """The last commit is too old for a comparison. It is lost, although the catalog knows the one before."""
     agent.acknowledge()
