@@ -195,7 +195,7 @@ class LocalTopics:
         if leader is None or leader.node_id != self._brokers.own.node_id:
             return None
         recorded = None if leader.directory_id == UNASSIGNED else leader.directory_id
-        return self._manager.find_set_aside(topic.topic_id, partition, recorded)
+        return self._manager.reopening.find(topic.topic_id, partition, recorded)
 
     async def _reopen(self, topic: Topic, partition: int) -> LocalLeader | None:
         """Open the log of an undeleted topic again; return the leader of the partition.
@@ -209,7 +209,7 @@ class LocalTopics:
             found = self._find_set_aside(topic, partition, leader)
             if found is not None:
                 name, config = TopicPartition(topic.name, partition), log_config_of(topic.config)
-                reopen = partial(self._manager.reopen, name, found, config)
+                reopen = partial(self._manager.reopening.reopen, name, found, config)
                 call = asyncio.ensure_future(self._disks.at(found.path.parent).run(reopen))
                 if not (await asyncio.wait([call], timeout=PATIENCE_SECONDS))[0]:
                     call.add_done_callback(_ignore_result)

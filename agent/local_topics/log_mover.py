@@ -149,7 +149,7 @@ class LogMover:
             await asyncio.shield(begin)  # a client that leaves must not leave a copy behind
 
     async def _begin(self, partition: PartitionId, current: UnifiedLog, target: Path) -> None:
-        create = partial(self._manager.create_future_log, current.topic_partition, target)
+        create = partial(self._manager.moves.create_future_log, current.topic_partition, target)
         future = await self._disks.at(target).run(create)
         move = self._moves[partition] = _Move(partition, LogCopy(current, future), target)
         if self._stopping.is_set():
@@ -220,19 +220,19 @@ class LogMover:
         source_path = source.directory.parent
         try:
             self._require_wanted(move)
-            await self._call(source_path, partial(self._manager.pause_cleaning, source))
+            await self._call(source_path, partial(self._manager.moves.pause_cleaning, source))
             try:
                 await self._copy(move)
                 async with self._changes.hold(move.partition):
                     await self._copy_to(move, source.log_end_offset, is_throttled=False)
                     await self._switch(move)
             finally:
-                await self._call(source_path, partial(self._manager.resume_cleaning, source))
+                await self._call(source_path, partial(self._manager.moves.resume_cleaning, source))
         except BaseException:
             # A copy that may be recorded as the log is kept. So is that of a log whose disk has failed.
             if not self.is_switching(move.partition) and source_path in self._manager.live_directories:
                 with suppress(SiltstoneError):
-                    await self._call(move.target, partial(self._manager.remove_future_log, future))
+                    await self._call(move.target, partial(self._manager.moves.remove_future_log, future))
             raise
 
     async def _copy(self, move: _Move) -> None:
@@ -261,7 +261,7 @@ class LogMover:
         """Replace the log by its complete copy. The caller prevents writes."""
         partition, copy = move.partition, move.copy
         await self._call(move.target, copy.follow_start)
-        await self._call(move.target, partial(self._manager.make_replaceable, copy.source, copy.future))
+        await self._call(move.target, partial(self._manager.moves.make_replaceable, copy.source, copy.future))
         self._require_wanted(move)
         source_id = self._manager.directory_id(copy.source.directory.parent)
         target_id = self._manager.directory_id(move.target)
@@ -284,7 +284,7 @@ class LogMover:
     async def _replace(self, move: _Move) -> None:
         name, future = move.copy.source.topic_partition, move.copy.future
         try:
-            await self._call(move.target, partial(self._manager.replace_current_with_future_log, name))
+            await self._call(move.target, partial(self._manager.moves.replace_current_with_future_log, name))
         except (SiltstoneError, OSError) as error:
             if self._manager.get(name) is not future:
                 raise

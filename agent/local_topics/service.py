@@ -205,7 +205,7 @@ class LocalLogService:
             outage=Outage("markers of transactions in local logs", clock=self._clock, ids=self._ids),
         )
         self._epoch.on_change(self.markers.check_again)
-        manager.on_reopen = self._note_reopened
+        manager.reopening.on_reopen = self._note_reopened
         self.markers.start()
         self.reader.local_topics = self._appends.local_topics = self._local
         return leaders

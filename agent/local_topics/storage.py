@@ -211,7 +211,7 @@ class LocalStorage:
         # may be older, and would hide records that were acknowledged before a crash.
         for log in self.manager.logs():
             log.update_high_watermark(log.log_end_offset)
-        if self.manager.set_aside_logs():
+        if self.manager.reopening.set_aside_logs():
             self.sync_topics()
         for path, schedulers in self._schedulers.items():
             schedulers.tasks.schedule_every(
@@ -238,7 +238,7 @@ class LocalStorage:
             if log.topic_id is not None and path in {None, log.directory.parent}
         ]
         try:
-            topics = self._topics_of(logs, self.manager.set_aside_logs(path))
+            topics = self._topics_of(logs, self.manager.reopening.set_aside_logs(path))
             homeless = [log for log in logs if not _belongs_to(topics.get(_id_of(log)), log.topic_partition)]
             self._undelete(_latest_epochs(log for log in homeless if _id_of(log) not in topics))
             disposals = self._disposals([(log.topic_partition, _id_of(log)) for log in homeless], topics)
@@ -246,14 +246,16 @@ class LocalStorage:
             self._outage.failed(error)
             return
         decided = [(log, disposals.get((log.topic_partition, _id_of(log)))) for log in homeless]
-        self.manager.set_all_aside((log, disposal) for log, disposal in decided if disposal is not None)
+        self.manager.disposal.set_all_aside(
+            (log, disposal) for log, disposal in decided if disposal is not None
+        )
         try:
-            self._sync_set_aside(self.manager.set_aside_logs(path), topics)
+            self._sync_set_aside(self.manager.reopening.set_aside_logs(path), topics)
         except SiltstoneError as error:
             self._outage.failed(error)
             return
         self._outage.succeeded()
-        self.manager.remove_marks(path)  # also of the logs that requests have opened
+        self.manager.marks.remove(path)  # also of the logs that requests have opened
         for log in logs:
             topic = topics.get(_id_of(log))
             if topic is None or not _belongs_to(topic, log.topic_partition):
@@ -296,7 +298,7 @@ class LocalStorage:
             partition = PartitionId(log.topic_id, log.partition)
             with suppress(LogDirectoryOfflineError):  # tried again when the directory is back
                 if log.topic_id in purged:
-                    self.manager.delete_set_aside(log)
+                    self.manager.disposal.delete_set_aside(log)
                 elif log.topic_id in topics and partition in directories:
                     self._reopen(log, topics[log.topic_id], directories[partition])
 
@@ -318,16 +320,16 @@ class LocalStorage:
         """Return the last leader epoch in the logs of each partition."""
         epochs: dict[PartitionId, int] = {}
         for log in waiting:
-            if (epoch := self.manager.latest_epoch(log)) is not None:
+            if (epoch := self.manager.reopening.latest_epoch(log)) is not None:
                 partition = PartitionId(log.topic_id, log.partition)
                 epochs[partition] = max(epoch, epochs.get(partition, -1))
         return epochs
 
     def _reopen(self, log: SetAsideLog, topic: Topic, recorded: UUID | None) -> None:
         directory_id = None if recorded == UNASSIGNED else recorded
-        if topic.is_local and log == self.manager.find_set_aside(log.topic_id, log.partition, directory_id):
+        if topic.is_local and log == self.manager.reopening.find(log.topic_id, log.partition, directory_id):
             name = TopicPartition(topic.name, log.partition)
-            self.manager.reopen(name, log, log_config_of(topic.config))
+            self.manager.reopening.reopen(name, log, log_config_of(topic.config))
 
     def _disposals(
         self, logs: Collection[tuple[TopicPartition, UUID]], topics: Mapping[UUID, Topic]

@@ -6,6 +6,7 @@ Source: LogCleanerManager of org.apache.kafka.storage.internals.log.
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import structlog
@@ -17,7 +18,7 @@ from local_tier.files.checkpoint_files import OffsetCheckpointFile
 from local_tier.files.file_names import CLEANER_CHECKPOINT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from core.clock import Clock
@@ -142,6 +143,15 @@ class LogCleanerManager:
         """Undo one `pause`."""
         with self._lock:
             self._states.resume(log)
+
+    @contextmanager
+    def paused(self, log: TopicPartition) -> Iterator[None]:
+        """Prevent cleaning and deletion of old segments of a log."""
+        self.pause(log)
+        try:
+            yield
+        finally:
+            self.resume(log)
 
     def check_aborted(self, log: TopicPartition) -> None:
         """Raise CleaningAbortedError if the cleaning was asked to stop."""

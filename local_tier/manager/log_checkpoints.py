@@ -91,6 +91,16 @@ class LogCheckpoints:
             if is_stale:
                 self.write_log_start_offsets(directory)
 
+    def remove_stale_entries(
+        self, directory: LogDirectory, name: TopicPartition, recovery_point: int
+    ) -> None:
+        """Remove entries that an older log with this name has left.
+
+        With them, the recovery of the log would be wrong. `recovery_point` is that of the log.
+        """
+        self.lower_recovery_point(directory, name, recovery_point)
+        self.remove_log_start_offset(directory, name)
+
     def write_high_watermarks(self, directory: LogDirectory) -> None:
         """Write the high watermarks."""
         with self._locks[directory.path]:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import orjson
 import structlog
 
 from core.errors import FatalError, InvalidInputError
-from local_tier.errors import CorruptCheckpointError
+from local_tier.errors import CorruptCheckpointError, LogDirectoryOfflineError
 from local_tier.files.checkpoint_files import OffsetCheckpointFile
 from local_tier.files.file_names import (
     CLEAN_SHUTDOWN,
@@ -76,6 +76,11 @@ class DirectoryContents:
     high_watermarks: Mapping[TopicPartition, int]
 
 
+_NOTHING: Final = DirectoryContents(
+    had_clean_shutdown=False, logs=(), recovery_points={}, log_start_offsets={}, high_watermarks={}
+)
+
+
 class LogDirectory:
     """One log directory that this process has locked."""
 
@@ -91,6 +96,7 @@ class LogDirectory:
         self.recovery_points = OffsetCheckpointFile(file_system, path / RECOVERY_POINT_CHECKPOINT)
         self.log_start_offsets = OffsetCheckpointFile(file_system, path / LOG_START_OFFSET_CHECKPOINT)
         self.high_watermarks = OffsetCheckpointFile(file_system, path / HIGH_WATERMARK_CHECKPOINT)
+        self.contents = _NOTHING
         self.had_clean_shutdown = False
         self.has_unreadable_logs = False
         self.is_loaded = False
@@ -137,13 +143,14 @@ class LogDirectory:
                     _log.warning("not_a_partition_directory", path=str(self.path / name))
                 else:
                     found.append(parsed)
-        return DirectoryContents(
+        self.contents = DirectoryContents(
             had_clean_shutdown=self.had_clean_shutdown,
             logs=tuple(found),
             recovery_points=_read(self.recovery_points),
             log_start_offsets=_read(self.log_start_offsets),
             high_watermarks=_read(self.high_watermarks),
         )
+        return self.contents
 
     def unlock(self) -> None:
         """Release the lock."""
@@ -173,6 +180,21 @@ class LogDirFailureChannel:
             self._reported.add(path)
         _log.error("log_directory_failed", path=str(path), error=str(error))
         self._schedulers[path].schedule_once("log-directory-failure", lambda: self._take_offline(path))
+
+    def report_and_raise(self, path: Path, error: OSError) -> NoReturn:
+        """Report a failure, and raise LogDirectoryOfflineError."""
+        self.report(path, error)
+        raise LogDirectoryOfflineError(
+            f"log directory {path} has failed", remedy="repair its disk"
+        ) from error
+
+    def require_none(self, name: TopicPartition) -> None:
+        """Raise LogDirectoryOfflineError if a directory has failed: a log may be in it."""
+        if self.failed:
+            raise LogDirectoryOfflineError(
+                f"log {name} may be in a log directory that is offline: {', '.join(map(str, self.failed))}",
+                remedy="repair or replace the disk, then start the agent again",
+            )
 
     def take_failed_offline(self) -> None:
         """Call `on_offline` for each directory that was reported since the last call."""

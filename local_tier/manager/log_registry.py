@@ -6,9 +6,10 @@ Source: LogManager.currentLogs, futureLogs and logsToBeDeleted of org.apache.kaf
 from __future__ import annotations
 
 import threading
+import zlib
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from local_tier.log.unified_log import UnifiedLog
     from local_tier.scheduler import Scheduler
     from local_tier.topic_partition import TopicPartition
+
+_CREATION_LOCKS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,15 @@ class LogRegistry:
         self._by_id: dict[tuple[UUID | None, int], UnifiedLog] = {}
         self._unreadable: dict[TopicPartition, list[UnreadableLog]] = {}
         self._failed = 0
+        self._creation_locks = [threading.Lock() for _ in range(_CREATION_LOCKS)]
+
+    def creation_lock(self, name: TopicPartition) -> threading.Lock:
+        """Return the lock that is held while a log of this name is created, replaced or removed.
+
+        Other names rarely have the same lock, so that a disk that hangs does not stop the creation of logs on
+        other disks.
+        """
+        return self._creation_locks[zlib.crc32(str(name).encode()) % _CREATION_LOCKS]
 
     def current(self) -> Mapping[TopicPartition, UnifiedLog]:
         """Return a copy of the map of current logs."""
@@ -66,6 +78,13 @@ class LogRegistry:
     def get(self, name: TopicPartition, *, future: bool = False) -> UnifiedLog | None:
         """Return the log, or None."""
         return (self._future if future else self._current).get(name)
+
+    def require(self, name: TopicPartition) -> UnifiedLog:
+        """Return the current log. Raises NotFoundError if there is none."""
+        log = self.get(name)
+        if log is None:
+            raise NotFoundError(f"there is no log of {name}")
+        return log
 
     def find_by_id(self, topic_id: UUID, partition: int) -> UnifiedLog | None:
         """Return the current log of a partition, whatever the name of its topic, or None.

@@ -12,11 +12,9 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from pathlib import Path
     from uuid import UUID
-
-    from local_tier.log.unified_log import UnifiedLog
 
 
 class Disposal(Enum):
@@ -40,12 +38,23 @@ class SetAsideLog(NamedTuple):
 
 
 class SetAsideLogs:
-    """The logs that wait. Any thread may call."""
+    """The logs that wait, and the number of strays. Any thread may call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._logs: dict[tuple[UUID, int], list[SetAsideLog]] = {}
         self._latest_epochs: dict[SetAsideLog, int | None] = {}
+        self._strays = 0
+
+    @property
+    def strays(self) -> int:
+        """The number of strays without a mark."""
+        return self._strays
+
+    def count_stray(self) -> None:
+        """Count one more stray without a mark."""
+        with self._lock:
+            self._strays += 1
 
     def __len__(self) -> int:
         with self._lock:
@@ -94,26 +103,3 @@ class SetAsideLogs:
         for log in self.all():
             if log.path.parent == directory:
                 self.take(log)
-
-
-class MarkedLogs:
-    """The logs that are served again and still have the mark of a log that waits. Any thread may call."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._logs: dict[Path, list[UnifiedLog]] = {}
-
-    def __contains__(self, log: UnifiedLog) -> bool:
-        with self._lock:
-            return log in self._logs.get(log.directory.parent, ())
-
-    def add(self, logs: Iterable[UnifiedLog]) -> None:
-        """Add logs."""
-        with self._lock:
-            for log in logs:
-                self._logs.setdefault(log.directory.parent, []).append(log)
-
-    def take(self, directory: Path) -> list[UnifiedLog]:
-        """Remove the logs of a log directory, and return them."""
-        with self._lock:
-            return self._logs.pop(directory, [])

@@ -180,7 +180,7 @@ def test_the_deletion_ends_a_move_and_the_log_comes_back(
     partition = PartitionId(topic.topic_id, 0)
     ids = [manager.directory_id(each) for each in (source, target)]
     node_id = broker.agent.data.local_logs.node_id
-    manager.create_future_log(log.topic_partition, target)
+    manager.moves.create_future_log(log.topic_partition, target)
     assert ids[0] is not None
     assert ids[1] is not None
     catalog.local_leaders.assign(node_id, {partition: ids[1]}, source=ids[0])

@@ -61,12 +61,12 @@ def move(machine: Machine, manager: LogManager) -> None:
     _, target = source_and_target(machine, manager)
     target_id = manager.directory_id(target)
     assert target_id is not None
-    copy = LogCopy(source, manager.create_future_log(name_of(0), target))
+    copy = LogCopy(source, manager.moves.create_future_log(name_of(0), target))
     while not copy.is_at(source.log_end_offset):
         copy.write(copy.read())
-    manager.make_replaceable(source, copy.future)
+    manager.moves.make_replaceable(source, copy.future)
     machine.recorded[name_of(0)] = target_id
-    manager.replace_current_with_future_log(name_of(0))
+    manager.moves.replace_current_with_future_log(name_of(0))
 
 
 def is_ended_by(nth: int, root: Path) -> bool:

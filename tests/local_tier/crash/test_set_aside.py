@@ -36,10 +36,10 @@ _OTHER_ID: Final = UUID(int=77)
 def reopen(manager: LogManager) -> None:
     """Open the logs again as an agent does, if they wait."""
     for partition in range(_PARTITIONS):
-        found = manager.find_set_aside(ORDERS_ID, partition, None)
+        found = manager.reopening.find(ORDERS_ID, partition, None)
         if found is not None:
-            assert manager.reopen(name_of(partition), found, SMALL) is not None
-    manager.remove_marks()
+            assert manager.reopening.reopen(name_of(partition), found, SMALL) is not None
+    manager.marks.remove()
 
 
 def is_ended_by(nth: int, root: Path, *, is_deleted: bool) -> bool:
@@ -63,7 +63,7 @@ def is_ended_by(nth: int, root: Path, *, is_deleted: bool) -> bool:
     switch.faults = _EndAtError(nth)
     ended = True
     with suppress(_EndedError):
-        manager.set_all_aside((log, Disposal.WAIT) for log in logs)
+        manager.disposal.set_all_aside((log, Disposal.WAIT) for log in logs)
         reopen(manager)
         ended = False
     switch.faults = NoFaults()
@@ -107,9 +107,8 @@ def is_taken_over_by(nth: int, root: Path) -> bool:
     created: list[int] = []
     with suppress(_EndedError):
         for partition, log in enumerate(manager.logs()):
-            manager._set_aside_one(
-                log, Disposal.WAIT, set()
-            )  # the checkpoints are written after the last one
+            # The checkpoints are written after the last one.
+            manager.disposal._set_aside_one(log, Disposal.WAIT, set())
             fill(manager.get_or_create("orders", _OTHER_ID, partition, SMALL), 1)
             created.append(partition)
         ended = False

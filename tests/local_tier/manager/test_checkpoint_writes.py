@@ -75,22 +75,22 @@ def test_a_topic_is_deleted_and_undeleted_with_a_few_writes(
     cleaner.manager.update_checkpoints(machine.directories[0], {log.topic_partition: 2 for log in logs})
     written.take()
 
-    assert len(manager.set_all_aside((log, Disposal.WAIT) for log in logs)) == PARTITIONS
+    assert len(manager.disposal.set_all_aside((log, Disposal.WAIT) for log in logs)) == PARTITIONS
     for (count, size), name in zip(written.take().values(), CHECKPOINTS, strict=True):
         assert count == 1, name
         assert size < 100, name
 
-    for found in manager.set_aside_logs():
-        manager.reopen(name_of(found.partition), found, config)
+    for found in manager.reopening.set_aside_logs():
+        manager.reopening.reopen(name_of(found.partition), found, config)
     assert set(written.take().values()) == {(0, 0)}
-    manager.remove_marks()
-    manager.remove_marks()
+    manager.marks.remove()
+    manager.marks.remove()
     writes = written.take()
     assert [count for count, _ in writes.values()] == [1, 1, 0]
     assert all(size < 20 * PARTITIONS for _, size in writes.values())
     assert not list(machine.directories[0].glob(f"*/{SET_ASIDE}"))
 
-    manager.set_all_aside((log, Disposal.DELETE) for log in manager.logs())
+    manager.disposal.set_all_aside((log, Disposal.DELETE) for log in manager.logs())
     assert max(count for count, _ in written.take().values()) == 1
     manager.close()
 

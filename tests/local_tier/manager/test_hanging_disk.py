@@ -136,7 +136,7 @@ def test_a_disk_that_hangs_stops_only_its_own_background_work(scene: Scene) -> N
         fill(failing, 1)
     until(lambda: failing not in scene.manager.logs())
     assert hung in scene.manager.logs()
-    assert scene.manager.set_aside(log, Disposal.DELETE)
+    assert scene.manager.disposal.set_aside(log, Disposal.DELETE)
     until(lambda: not list(scene.paths[2].glob(f"orders-{log.topic_partition.partition}*")))
 
     scene.disk.work()

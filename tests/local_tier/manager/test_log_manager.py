@@ -61,9 +61,9 @@ def test_a_log_is_found_by_its_topic_id_under_another_name(
         assert manager.find_misnamed(name_of(0), ORDERS_ID) is None
         assert manager.find_misnamed(former, UUID(int=7)) is None
     target = next(path for path in machine.directories if path != log.directory.parent)
-    manager.create_future_log(name_of(0), target)
+    manager.moves.create_future_log(name_of(0), target)
     assert manager.find_misnamed(former, ORDERS_ID) is log
-    moved = manager.replace_current_with_future_log(name_of(0))
+    moved = manager.moves.replace_current_with_future_log(name_of(0))
     assert manager.find_misnamed(former, ORDERS_ID) is moved
     manager.delete(name_of(0))
     assert manager.find_misnamed(former, ORDERS_ID) is None
@@ -336,11 +336,11 @@ def test_a_future_log_replaces_the_current_log(machine: Machine) -> None:
     log = orders(manager)
     fill(log, 10)
     target = next(path for path in machine.directories if path != log.directory.parent)
-    future = manager.create_future_log(name_of(0), target)
+    future = manager.moves.create_future_log(name_of(0), target)
     crash_names = machine.names(machine.directories.index(target))
     copy_all(LogCopy(log, future))
-    manager.make_replaceable(log, future)
-    moved = manager.replace_current_with_future_log(name_of(0))
+    manager.moves.make_replaceable(log, future)
+    moved = manager.moves.replace_current_with_future_log(name_of(0))
 
     assert [name.endswith("-future") for name in crash_names] == [True]
     assert moved is future is manager.get(name_of(0))
@@ -369,7 +369,7 @@ def test_a_copy_begins_and_ends_like_its_source(machine: Machine, start: int) ->
     log.delete_records(start)
     log.delete_old_segments()
     target = next(path for path in machine.directories if path != log.directory.parent)
-    copy = LogCopy(log, manager.create_future_log(name_of(0), target))
+    copy = LogCopy(log, manager.moves.create_future_log(name_of(0), target))
     copy.write(copy.read())
     fill(log, 10)
     log.delete_records(15)
@@ -379,11 +379,11 @@ def test_a_copy_begins_and_ends_like_its_source(machine: Machine, start: int) ->
     log.update_high_watermark(30)
     log.delete_records(21)
     with pytest.raises(StaleStateError):
-        manager.make_replaceable(log, copy.future)
+        manager.moves.make_replaceable(log, copy.future)
     copy_all(copy)
     copy.follow_start()
-    manager.make_replaceable(log, copy.future)
-    moved = manager.replace_current_with_future_log(name_of(0))
+    manager.moves.make_replaceable(log, copy.future)
+    moved = manager.moves.replace_current_with_future_log(name_of(0))
     fill(moved, 1)
     with pytest.raises(LogClosedError):
         log.read(21, 100)
@@ -403,9 +403,9 @@ def test_a_crash_before_the_end_of_a_move_leaves_one_log(machine: Machine) -> No
     source = log.directory.parent
     target = next(path for path in machine.directories if path != source)
     for is_recorded in (False, True):
-        copy = LogCopy(log, manager.create_future_log(name_of(0), target))
+        copy = LogCopy(log, manager.moves.create_future_log(name_of(0), target))
         copy_all(copy)
-        manager.make_replaceable(log, copy.future)
+        manager.moves.make_replaceable(log, copy.future)
         if is_recorded:
             target_id = manager.directory_id(target)
             assert target_id is not None
@@ -427,12 +427,12 @@ def test_an_unfinished_copy_is_deleted_at_the_next_start(machine: Machine) -> No
     log = orders(manager)
     fill(log, 10)
     target = next(path for path in machine.directories if path != log.directory.parent)
-    manager.create_future_log(name_of(0), target).append_as_follower(log.read(0, 300).data)
+    manager.moves.create_future_log(name_of(0), target).append_as_follower(log.read(0, 300).data)
     with pytest.raises(InvalidInputError, match="is being moved"):
-        manager.create_future_log(name_of(0), target)
+        manager.moves.create_future_log(name_of(0), target)
     orders(manager, 1)
     with pytest.raises(InvalidInputError, match="cannot be moved to"):
-        manager.create_future_log(name_of(1), machine.directories[0] / "elsewhere")
+        manager.moves.create_future_log(name_of(1), machine.directories[0] / "elsewhere")
     manager.close()
 
     again = machine.start()
@@ -442,7 +442,7 @@ def test_an_unfinished_copy_is_deleted_at_the_next_start(machine: Machine) -> No
     assert current.log_end_offset == 10
     assert [name[-7:] for name in machine.names(machine.directories.index(target))][:1] == ["-delete"]
     with pytest.raises(NotFoundError):
-        again.replace_current_with_future_log(name_of(0))
+        again.moves.replace_current_with_future_log(name_of(0))
     again.close()
 
 

@@ -139,10 +139,10 @@ def _checkpoint(manager: LogManager, log: UnifiedLog) -> None:
 
 
 def _set_aside_and_reopen(manager: LogManager, log: UnifiedLog) -> None:
-    assert manager.set_aside(log, Disposal.WAIT)
-    (found,) = manager.set_aside_logs()
-    assert manager.reopen(name_of(0), found, COMPACTED) is not None
-    manager.remove_marks()
+    assert manager.disposal.set_aside(log, Disposal.WAIT)
+    (found,) = manager.reopening.set_aside_logs()
+    assert manager.reopening.reopen(name_of(0), found, COMPACTED) is not None
+    manager.marks.remove()
 
 
 WORK: list[Callable[[LogManager, UnifiedLog], object]] = [

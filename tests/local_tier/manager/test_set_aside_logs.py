@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from local_tier.errors import LogDirectoryOfflineError
 from local_tier.files.file_names import SET_ASIDE
-from local_tier.manager import log_manager
+from local_tier.manager import log_reopening
 from local_tier.manager.log_copy import LogCopy
 from local_tier.manager.set_aside_logs import Disposal, SetAsideLog
 from tests.local_tier.batches import batch
@@ -58,17 +58,17 @@ def test_a_log_is_opened_in_the_recorded_directory(machine: Machine) -> None:
         (copy / each.name).write_bytes(each.read_bytes())
     manager = start_deleted(machine)
     assert states(machine) == ["stray", "stray"]
-    assert manager.find_set_aside(ORDERS_ID, 0, None) is None, "nothing says which one"
+    assert manager.reopening.find(ORDERS_ID, 0, None) is None, "nothing says which one"
     recorded = manager.directory_id(other)
-    found = manager.find_set_aside(ORDERS_ID, 0, recorded)
+    found = manager.reopening.find(ORDERS_ID, 0, recorded)
     assert found is not None
     assert found.path.parent == other
-    reopened = manager.reopen(name_of(0), found, SMALL)
+    reopened = manager.reopening.reopen(name_of(0), found, SMALL)
     assert reopened is not None
     assert reopened.high_watermark == 3
     assert (manager.metrics().stray_logs, manager.metrics().logs_set_aside) == (1, 0)
-    manager.set_aside(reopened, Disposal.WAIT)
-    assert manager.find_set_aside(ORDERS_ID, 0, None) is not None
+    manager.disposal.set_aside(reopened, Disposal.WAIT)
+    assert manager.reopening.find(ORDERS_ID, 0, None) is not None
     manager.close()
 
 
@@ -76,16 +76,16 @@ def test_a_log_elsewhere_is_opened_only_if_the_recorded_directory_is_open(machin
     """That directory may be on a disk that is away, and have a newer one."""
     manager = machine.start()
     log = orders(manager)
-    manager.set_aside(log, Disposal.WAIT)
+    manager.disposal.set_aside(log, Disposal.WAIT)
     manager.close()
     manager = machine.start()
     other = next(path for path in machine.directories if path != log.directory.parent)
     recorded = manager.directory_id(other)
-    assert manager.find_set_aside(ORDERS_ID, 0, UUID(int=7)) is None
-    assert manager.find_set_aside(ORDERS_ID, 0, None) is not None
-    assert manager.find_set_aside(ORDERS_ID, 0, recorded) is not None
+    assert manager.reopening.find(ORDERS_ID, 0, UUID(int=7)) is None
+    assert manager.reopening.find(ORDERS_ID, 0, None) is not None
+    assert manager.reopening.find(ORDERS_ID, 0, recorded) is not None
     manager._failures.report(other, OSError("gone"))
-    assert manager.find_set_aside(ORDERS_ID, 0, recorded) is None
+    assert manager.reopening.find(ORDERS_ID, 0, recorded) is None
     manager.close()
 
 
@@ -94,11 +94,11 @@ def test_no_new_log_hides_one_that_waits(machine: Machine) -> None:
     manager = machine.start()
     log = orders(manager)
     fill(log, 3)
-    manager.set_aside(log, Disposal.WAIT)
+    manager.disposal.set_aside(log, Disposal.WAIT)
     with pytest.raises(LogDirectoryOfflineError, match="was set aside"):
         orders(manager)
-    (found,) = manager.set_aside_logs()
-    reopened = manager.reopen(name_of(0), found, SMALL)
+    (found,) = manager.reopening.set_aside_logs()
+    reopened = manager.reopening.reopen(name_of(0), found, SMALL)
     assert orders(manager) is reopened
     assert orders(manager).log_end_offset == 3
     manager.close()
@@ -115,8 +115,8 @@ class Move(NoFaults):
     def before(self, step: str) -> None:
         super().before(step)
         is_first = step == f"create {SET_ASIDE}.tmp" and self.steps[step] == 1
-        if is_first and not self._manager._creation_lock(name_of(0)).locked():
-            self._manager.replace_current_with_future_log(name_of(0))
+        if is_first and not self._manager._registry.creation_lock(name_of(0)).locked():
+            self._manager.moves.replace_current_with_future_log(name_of(0))
 
 
 def test_a_move_that_ends_meanwhile_does_not_fail_the_disk(tmp_path: Path) -> None:
@@ -128,12 +128,12 @@ def test_a_move_that_ends_meanwhile_does_not_fail_the_disk(tmp_path: Path) -> No
     log = orders(manager)
     fill(log, 3)
     target = next(path for path in machine.directories if path != log.directory.parent)
-    manager.create_future_log(name_of(0), target)
+    manager.moves.create_future_log(name_of(0), target)
     switch.faults = Move(manager)
-    assert manager.set_aside(log, Disposal.WAIT)
+    assert manager.disposal.set_aside(log, Disposal.WAIT)
     assert manager.offline_directories == []
     assert states(machine) == ["delete", "stray"]
-    (found,) = manager.set_aside_logs()
+    (found,) = manager.reopening.set_aside_logs()
     assert found.path.parent != target
     manager.close()
 
@@ -147,16 +147,18 @@ def test_a_copy_that_waits_while_its_log_is_open_becomes_a_stray(machine: Machin
     other = next(path for path in machine.directories if path != log.directory.parent)
     shutil.copytree(log.directory, other / "orders-0")
     manager = start_deleted(machine)
-    (path,) = [each.path for each in manager.set_aside_logs() if each.path.parent == log.directory.parent]
+    (path,) = [
+        each.path for each in manager.reopening.set_aside_logs() if each.path.parent == log.directory.parent
+    ]
     manager.close()
     path.rename(log.directory)
     machine.configs = {}
     manager = machine.start()
     (served,) = manager.logs()
-    (copy,) = manager.set_aside_logs()
+    (copy,) = manager.reopening.set_aside_logs()
     assert copy.path.parent == other
-    assert manager.reopen(name_of(0), copy, SMALL) is served
-    assert (manager.metrics().stray_logs, manager.set_aside_logs()) == (1, [])
+    assert manager.reopening.reopen(name_of(0), copy, SMALL) is served
+    assert (manager.metrics().stray_logs, manager.reopening.set_aside_logs()) == (1, [])
     assert not (copy.path / SET_ASIDE).exists()
     manager.close()
 
@@ -170,19 +172,19 @@ def test_the_copy_of_a_move_is_deleted_at_a_start_without_the_topic(
     log = orders(manager)
     fill(log, 10)
     target = next(path for path in machine.directories if path != log.directory.parent)
-    copy = LogCopy(log, manager.create_future_log(name_of(0), target))
+    copy = LogCopy(log, manager.moves.create_future_log(name_of(0), target))
     copy.write(copy.read())
     copy.future.flush(force_active=True)
     if is_set_aside:
         manager._registry.remove(name_of(0), future=True)
         copy.future.close_handles()
-        manager.set_aside(log, Disposal.WAIT)
+        manager.disposal.set_aside(log, Disposal.WAIT)
     manager.close()
     manager = start_deleted(machine)
     assert states(machine) == ["delete", "stray"]
-    (found,) = manager.set_aside_logs()
+    (found,) = manager.reopening.set_aside_logs()
     assert found.path.parent == log.directory.parent
-    reopened = manager.reopen(name_of(0), found, SMALL)
+    reopened = manager.reopening.reopen(name_of(0), found, SMALL)
     assert reopened is not None
     assert reopened.log_end_offset == 10
     manager.close()
@@ -192,7 +194,7 @@ def test_a_copy_without_its_log_is_a_stray(machine: Machine) -> None:
     manager = machine.start()
     log = orders(manager)
     target = next(path for path in machine.directories if path != log.directory.parent)
-    manager.create_future_log(name_of(0), target)
+    manager.moves.create_future_log(name_of(0), target)
     manager.close()
     log.directory.rename(log.directory.parent / "away")
     manager = start_deleted(machine)
@@ -202,16 +204,16 @@ def test_a_copy_without_its_log_is_a_stray(machine: Machine) -> None:
 
 def test_a_log_waits_while_another_topic_has_its_name(machine: Machine) -> None:
     manager = machine.start()
-    manager.set_aside(orders(manager), Disposal.WAIT)
+    manager.disposal.set_aside(orders(manager), Disposal.WAIT)
     newer = manager.get_or_create("orders", UUID(int=9), 0, SMALL)
-    (found,) = manager.set_aside_logs()
-    assert manager.reopen(name_of(0), found, SMALL) is None
+    (found,) = manager.reopening.set_aside_logs()
+    assert manager.reopening.reopen(name_of(0), found, SMALL) is None
     assert manager.get(name_of(0)) is newer
-    manager.set_aside(newer, Disposal.STRAY)
-    reopened = manager.reopen(name_of(0), found, SMALL)
+    manager.disposal.set_aside(newer, Disposal.STRAY)
+    reopened = manager.reopening.reopen(name_of(0), found, SMALL)
     assert reopened is not None
     assert reopened.topic_id == ORDERS_ID
-    assert manager.reopen(name_of(0), found, SMALL) is reopened
+    assert manager.reopening.reopen(name_of(0), found, SMALL) is reopened
     manager.close()
 
 
@@ -220,14 +222,14 @@ def test_entries_of_an_older_log_of_the_name_do_not_hide_records(machine: Machin
     manager = machine.start()
     log = orders(manager)
     fill(log, 3)
-    manager.set_aside(log, Disposal.WAIT)
-    (found,) = manager.set_aside_logs()
+    manager.disposal.set_aside(log, Disposal.WAIT)
+    (found,) = manager.reopening.set_aside_logs()
     path = found.path.parent
     directory = next(each for each in manager._directories.live if each.path == path)
     directory.log_start_offsets.write({name_of(0): 100})
     directory.recovery_points.write({name_of(0): 100})
     manager._log_checkpoints._written.clear()
-    assert manager.reopen(name_of(0), found, SMALL) is not None
+    assert manager.reopening.reopen(name_of(0), found, SMALL) is not None
     log_starts, points = directory.log_start_offsets.read(), directory.recovery_points.read()
     assert (log_starts.get(name_of(0), 0), points.get(name_of(0), 0)) == (0, 0)
     manager.close()
@@ -238,13 +240,13 @@ def test_a_log_that_cannot_be_opened_again_is_offline(machine: Machine) -> None:
     manager = machine.start()
     log = orders(manager)
     fill(log, 3)
-    manager.set_aside(log, Disposal.WAIT)
-    (found,) = manager.set_aside_logs()
+    manager.disposal.set_aside(log, Disposal.WAIT)
+    (found,) = manager.reopening.set_aside_logs()
     segment = found.path / "00000000000000000000.log"
     segment.write_bytes(legacy(b"k", b"v"))
     for _ in range(2):
         with pytest.raises(LogDirectoryOfflineError, match="could not be opened"):
-            manager.reopen(name_of(0), found, SMALL)
+            manager.reopening.reopen(name_of(0), found, SMALL)
     assert manager.metrics().offline_logs == 1
     assert manager.offline_directories == []
     assert orders(manager, 1).log_end_offset == 0
@@ -255,14 +257,14 @@ def test_a_stray_that_was_opened_again_just_before_has_no_mark(machine: Machine)
     """Otherwise it would count as a log that waits, with the offsets of the time before."""
     manager = machine.start()
     fill(orders(manager), 3)
-    manager.set_aside(orders(manager), Disposal.WAIT)
-    (found,) = manager.set_aside_logs()
-    reopened = manager.reopen(name_of(0), found, SMALL)
+    manager.disposal.set_aside(orders(manager), Disposal.WAIT)
+    (found,) = manager.reopening.set_aside_logs()
+    reopened = manager.reopening.reopen(name_of(0), found, SMALL)
     assert reopened is not None
-    assert manager.set_aside(reopened, Disposal.STRAY)
+    assert manager.disposal.set_aside(reopened, Disposal.STRAY)
     manager.close()
     manager = machine.start()
-    assert (manager.metrics().stray_logs, manager.set_aside_logs()) == (1, [])
+    assert (manager.metrics().stray_logs, manager.reopening.set_aside_logs()) == (1, [])
     manager.close()
 
 
@@ -273,43 +275,43 @@ def test_the_last_epoch_of_a_log_is_read_once_while_it_waits(
     manager = machine.start()
     log = orders(manager)
     log.append_as_leader(bytearray(batch(0)), 4)
-    manager.set_aside(log, Disposal.WAIT)
-    (found,) = manager.set_aside_logs()
-    assert manager.latest_epoch(found) == 4
+    manager.disposal.set_aside(log, Disposal.WAIT)
+    (found,) = manager.reopening.set_aside_logs()
+    assert manager.reopening.latest_epoch(found) == 4
     with monkeypatch.context() as patch:
-        patch.setattr(log_manager, "latest_epoch", lambda *_: pytest.fail("the disk was read"))
-        assert manager.latest_epoch(found) == 4
-    reopened = manager.reopen(name_of(0), found, SMALL)
+        patch.setattr(log_reopening, "latest_epoch", lambda *_: pytest.fail("the disk was read"))
+        assert manager.reopening.latest_epoch(found) == 4
+    reopened = manager.reopening.reopen(name_of(0), found, SMALL)
     assert reopened is not None
     reopened.append_as_leader(bytearray(batch(0)), 6)
-    manager.set_aside(reopened, Disposal.WAIT)
-    (found,) = manager.set_aside_logs()
-    assert manager.latest_epoch(found) == 6
+    manager.disposal.set_aside(reopened, Disposal.WAIT)
+    (found,) = manager.reopening.set_aside_logs()
+    assert manager.reopening.latest_epoch(found) == 6
     manager.close()
 
 
 def test_a_damaged_mark_makes_a_stray(machine: Machine) -> None:
     """Without the log start, deleted records could return."""
     manager = machine.start()
-    manager.set_aside(orders(manager), Disposal.WAIT)
-    (found,) = manager.set_aside_logs()
+    manager.disposal.set_aside(orders(manager), Disposal.WAIT)
+    (found,) = manager.reopening.set_aside_logs()
     manager.close()
     (found.path / SET_ASIDE).write_bytes(b"version: 0\n")
     manager = machine.start()
-    assert (manager.metrics().stray_logs, manager.set_aside_logs()) == (1, [])
+    assert (manager.metrics().stray_logs, manager.reopening.set_aside_logs()) == (1, [])
     manager.close()
 
 
 def test_a_failed_disk_takes_its_waiting_logs_offline(machine: Machine) -> None:
     manager = machine.start()
     log = orders(manager)
-    manager.set_aside(log, Disposal.WAIT)
-    (found,) = manager.set_aside_logs()
+    manager.disposal.set_aside(log, Disposal.WAIT)
+    (found,) = manager.reopening.set_aside_logs()
     manager._failures.report(found.path.parent, OSError("gone"))
     manager._failures.take_failed_offline()
-    assert manager.set_aside_logs() == []
-    assert manager.reopen(name_of(0), found, SMALL) is None
-    manager.delete_set_aside(found)
+    assert manager.reopening.set_aside_logs() == []
+    assert manager.reopening.reopen(name_of(0), found, SMALL) is None
+    manager.disposal.delete_set_aside(found)
     manager.close()
 
 
@@ -318,13 +320,13 @@ def test_nothing_of_a_waiting_log_changes(machine: Machine) -> None:
     manager = machine.start()
     log = orders(manager)
     fill(log, 30)
-    manager.set_aside(log, Disposal.WAIT)
-    (found,) = manager.set_aside_logs()
+    manager.disposal.set_aside(log, Disposal.WAIT)
+    (found,) = manager.reopening.set_aside_logs()
     before = {path.name: path.read_bytes() for path in found.path.iterdir()}
     machine.scheduler.advance(10 * 86_400_000)
     assert {path.name: path.read_bytes() for path in found.path.iterdir()} == before
     assert found == SetAsideLog(found.path, ORDERS_ID, 0)
-    manager.delete_set_aside(found)
+    manager.disposal.delete_set_aside(found)
     assert states(machine) == ["delete"]
     machine.scheduler.advance(61_000)
     assert states(machine) == []
