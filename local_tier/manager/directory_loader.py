@@ -16,7 +16,11 @@ from local_tier.files.file_names import (
     parse_segment_file,
     suffixed_partition_directory,
 )
-from local_tier.files.metadata_files import read_topic_id, write_set_aside_offsets
+from local_tier.files.metadata_files import (
+    read_topic_id,
+    remove_set_aside_offsets,
+    write_set_aside_offsets,
+)
 from local_tier.manager.directory_services import DirectoryPool
 from local_tier.manager.set_aside_logs import Disposal, SetAsideLog
 from local_tier.manager.set_aside_marks import read_mark
@@ -203,10 +207,9 @@ class DirectoryLoader:
 
     def _set_unknown_log_aside(self, log: UnknownLog, disposal: Disposal) -> None:
         directory, name, topic_id = log
-        if disposal is Disposal.WAIT:
-            found = self._opener.offsets_of(
-                directory, name, read_mark(self._file_system, directory.path / name.name)
-            )
+        mark = read_mark(self._file_system, directory.path / name.name)
+        if disposal is Disposal.WAIT or mark is not None:  # if it becomes a stray, a crash may come before
+            found = self._opener.offsets_of(directory, name, mark)
             write_set_aside_offsets(self._file_system, directory.path / name.name, found)
         state = DirectoryState.DELETE if disposal is Disposal.DELETE else DirectoryState.STRAY
         aside = suffixed_partition_directory(name.topic, name.partition, state, self._ids.new_uuid())
@@ -219,6 +222,8 @@ class DirectoryLoader:
             assert topic_id is not None
             self._set_aside.add(SetAsideLog(path, topic_id, name.partition))
         else:
+            if mark is not None:
+                remove_set_aside_offsets(self._file_system, path)
             self._record_stray(directory, aside)
 
     def _is_copy(self, name: PartitionDirectory, topic_id: UUID | None) -> bool:

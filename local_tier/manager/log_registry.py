@@ -87,7 +87,7 @@ class LogRegistry:
         return log
 
     def find_by_id(self, topic_id: UUID, partition: int) -> UnifiedLog | None:
-        """Return the current log of a partition, whatever the name of its topic, or None.
+        """Return the current log of a partition by its topic id, under any name, or None.
 
         A log without a topic id is not found, also if it gets one later.
         """

@@ -88,10 +88,10 @@ class SetAsideMarks:
         """Remove the marks of logs that are served again, in one log directory or all.
 
         First the checkpoints are written, once for all logs of a directory, so that they have the entries of
-        these logs.
+        these logs. No mark is left that was there before the call, even if several threads call.
         """
         for directory in self._directories.live:
-            logs = self._take(directory.path) if path in {None, directory.path} else []
+            logs = self._served_in(directory.path) if path in {None, directory.path} else []
             if logs and self._checkpoints.write_log_start_offsets(directory):
                 self._checkpoints.write_recovery_points(directory)
                 for log in logs:
@@ -99,8 +99,14 @@ class SetAsideMarks:
 
     def _remove(self, log: UnifiedLog) -> None:
         with self._registry.creation_lock(log.topic_partition):
+            if log not in self:
+                return  # another thread has removed the mark
             if self._registry.get(log.topic_partition) is log:  # otherwise it waits again, and needs the mark
                 self.remove_file(log.directory)
+            with self._lock:
+                served = self._served.get(log.directory.parent, [])
+                if log in served:  # its disk may have failed since
+                    served.remove(log)
 
     def remove_file(self, path: Path) -> None:
         """Remove the mark in a partition directory."""
@@ -111,8 +117,9 @@ class SetAsideMarks:
 
     def remove_directory(self, directory: Path) -> None:
         """Drop the logs of a log directory: its disk has failed."""
-        self._take(directory)
-
-    def _take(self, directory: Path) -> list[UnifiedLog]:
         with self._lock:
-            return self._served.pop(directory, [])
+            self._served.pop(directory, None)
+
+    def _served_in(self, directory: Path) -> list[UnifiedLog]:
+        with self._lock:
+            return list(self._served.get(directory, ()))

@@ -12,18 +12,22 @@ from typing_extensions import override
 from local_tier.errors import LogDirectoryOfflineError
 from local_tier.files.file_names import SET_ASIDE
 from local_tier.manager import log_reopening
+from local_tier.manager.log_checkpoints import LogCheckpoints
 from local_tier.manager.log_copy import LogCopy
 from local_tier.manager.set_aside_logs import Disposal, SetAsideLog
 from tests.local_tier.batches import batch
 from tests.local_tier.crash.test_set_aside import all_wait
 from tests.local_tier.crash.unsynced import UnsyncedFileSystem
 from tests.local_tier.log.test_log_loader import legacy
-from tests.local_tier.manager.managers import ORDERS_ID, SMALL, Machine, fill, name_of, orders
+from tests.local_tier.manager.managers import ORDERS_ID, SMALL, Machine, crash, fill, name_of, orders
 from tests.local_tier.steps import NoFaults, SteppedFileSystem, Switch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from local_tier.log.unified_log import UnifiedLog
+    from local_tier.manager.log_directories import LogDirectory
     from local_tier.manager.log_manager import LogManager
 
 
@@ -35,6 +39,16 @@ def machine(tmp_path: Path) -> Machine:
 def states(machine: Machine) -> list[str]:
     """Return the states of the partition directories of both disks."""
     return sorted(name.rpartition("-")[2] for index in (0, 1) for name in machine.names(index))
+
+
+def set_aside_and_reopen(manager: LogManager) -> UnifiedLog:
+    """Return a log with three records that is served with its mark."""
+    fill(orders(manager), 3)
+    assert manager.disposal.set_aside(orders(manager), Disposal.WAIT)
+    (found,) = manager.reopening.set_aside_logs()
+    log = manager.reopening.reopen(name_of(0), found, SMALL)
+    assert log is not None
+    return log
 
 
 def start_deleted(machine: Machine) -> LogManager:
@@ -266,6 +280,72 @@ def test_a_stray_that_was_opened_again_just_before_has_no_mark(machine: Machine)
     manager = machine.start()
     assert (manager.metrics().stray_logs, manager.reopening.set_aside_logs()) == (1, [])
     manager.close()
+
+
+def remove_marks_during(manager: LogManager, work: Callable[[], object]) -> None:
+    """Remove marks, with other work between the writes of the checkpoints and the removal of the files."""
+    checkpoints, has_begun = manager._log_checkpoints, False
+
+    def write(directory: LogDirectory) -> None:
+        nonlocal has_begun
+        LogCheckpoints.write_recovery_points(checkpoints, directory)
+        if not has_begun:
+            has_begun = True
+            work()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoints, "write_recovery_points", write)
+        manager.marks.remove()
+    assert has_begun
+
+
+def test_a_log_that_becomes_a_stray_while_its_mark_is_removed_has_none(machine: Machine) -> None:
+    """Otherwise it would count as a log that waits, with the offsets of the time before."""
+    manager = machine.start()
+    reopened = set_aside_and_reopen(manager)
+    remove_marks_during(manager, lambda: manager.disposal.set_aside(reopened, Disposal.STRAY))
+    manager.close()
+    manager = machine.start()
+    assert (manager.metrics().stray_logs, manager.reopening.set_aside_logs()) == (1, [])
+    manager.close()
+
+
+def test_a_log_that_is_truncated_while_its_mark_is_removed_has_none(machine: Machine) -> None:
+    """A start after a crash would believe its recovery point, which is above the new log end."""
+    manager = machine.start()
+    reopened = set_aside_and_reopen(manager)
+    has_mark: list[bool] = []
+
+    def truncate() -> None:
+        manager.truncate_to(name_of(0), 1)
+        has_mark.append((reopened.directory / SET_ASIDE).exists())
+
+    remove_marks_during(manager, truncate)
+    assert has_mark == [False]
+    manager.close()
+
+
+def test_a_log_that_waits_again_while_its_mark_is_removed_keeps_the_new_one(machine: Machine) -> None:
+    manager = machine.start()
+    reopened = set_aside_and_reopen(manager)
+    remove_marks_during(manager, lambda: manager.disposal.set_aside(reopened, Disposal.WAIT))
+    manager.close()
+    manager = machine.start()
+    (found,) = manager.reopening.set_aside_logs()
+    assert (found.path / SET_ASIDE).exists()
+    manager.close()
+
+
+def test_a_log_with_a_mark_that_is_a_stray_at_the_start_loses_it(machine: Machine) -> None:
+    """The agent was killed before it removed the mark, and the catalog does not know the topic."""
+    manager = machine.start()
+    set_aside_and_reopen(manager)
+    crash(manager)
+    machine.configs = {"orders": None}
+    for _ in range(2):
+        manager = machine.start()
+        assert (manager.metrics().stray_logs, manager.reopening.set_aside_logs()) == (1, [])
+        manager.close()
 
 
 def test_the_last_epoch_of_a_log_is_read_once_while_it_waits(
