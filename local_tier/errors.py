@@ -48,8 +48,11 @@ class LogDirectoryOfflineError(RetryableError):
     """The log directory has failed and is offline until the agent starts again."""
 
 
-class NoDescriptorError(RetryableError):
-    """The process or the machine has no file descriptor left. Nothing was changed, and no disk has failed."""
+class ProcessLimitError(RetryableError):
+    """The process or the machine has no file descriptor or no memory map left.
+
+    Nothing was changed, and no disk has failed.
+    """
 
 
 class LogClosedError(StaleStateError):

@@ -20,7 +20,7 @@ from local_tier.errors import (
     InconsistentTopicError,
     LogClosedError,
     LogDirectoryOfflineError,
-    NoDescriptorError,
+    ProcessLimitError,
 )
 from object_format.segment_file import UnsupportedFormatError
 from object_store.errors import (
@@ -67,7 +67,7 @@ _CAUSES: Final[tuple[tuple[type[SiltstoneError], str], ...]] = (
     (StoreUnavailableError, "the object store does not respond"),
     (ReadFailedError, "the records cannot be read at the moment"),
     (LogDirectoryOfflineError, "a disk of the agent has failed"),
-    (NoDescriptorError, "the agent has too many files and connections open"),
+    (ProcessLimitError, "the agent has too many files or connections open"),
     (CorruptDataError, "stored data is corrupt"),
     (UnsupportedFormatError, "the agent is too old for a stored file"),
     (RetryableError, "the operation is not possible at the moment"),

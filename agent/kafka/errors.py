@@ -33,7 +33,7 @@ from core.errors import (
     SiltstoneError,
     StaleStateError,
 )
-from local_tier.errors import LogDirectoryOfflineError, NoDescriptorError
+from local_tier.errors import LogDirectoryOfflineError, ProcessLimitError
 from object_format.errors import InvalidRecordError
 from object_format.segment_file import UnsupportedFormatError
 
@@ -66,7 +66,7 @@ _CODES: tuple[tuple[type[SiltstoneError], ErrorCode], ...] = (
     (StoppingError, ErrorCode.not_leader_or_follower),
     (NotLeaderError, ErrorCode.not_leader_or_follower),
     (LogDirectoryOfflineError, ErrorCode.kafka_storage_error),
-    (NoDescriptorError, ErrorCode.kafka_storage_error),
+    (ProcessLimitError, ErrorCode.kafka_storage_error),
     (AppendFailedError, ErrorCode.not_enough_replicas_after_append),
     (ReadFailedError, ErrorCode.kafka_storage_error),
     (RetryableError, ErrorCode.request_timed_out),

@@ -248,8 +248,9 @@ class LocalLogService:
     async def stop(self) -> None:
         """Complete the pending appends, write the tail cache, and close the logs.
 
-        Calls wait for file descriptors only until the appends are complete, or the caller gives up. Otherwise
-        the event loop, which waits for the threads of the disks, and the end of the process would wait, too.
+        Calls wait for descriptors and maps only until the appends are complete, or the caller gives up.
+        Otherwise the event loop, which waits for the threads of the disks, and the end of the process would
+        wait, too.
         """
         try:
             if self._announcing is not None:

@@ -27,10 +27,10 @@ from core.errors import RetryableError, SiltstoneError
 from core.outage import Outage
 from local_tier.cleaner.log_cleaner import CleanerConfig
 from local_tier.errors import CorruptCheckpointError, LogDirectoryOfflineError
-from local_tier.files.descriptors import process_descriptors
 from local_tier.files.file_names import LOCK
 from local_tier.files.file_system import RealFileSystem
 from local_tier.files.metadata_files import read_meta_properties
+from local_tier.files.process_limits import process_limits
 from local_tier.manager.config import LogManagerConfig
 from local_tier.manager.directory_services import DirectorySchedulers
 from local_tier.manager.log_directories import DirectoryOwner
@@ -220,7 +220,7 @@ class LocalStorage:
                 first_delay_ms=TOPIC_SYNC_MS,
                 period_ms=TOPIC_SYNC_MS,
             )
-        process_descriptors.begin()
+        process_limits.begin()
         self._may_wait = True
 
     def sync_topics(self, path: Path | None = None) -> None:
@@ -367,10 +367,10 @@ class LocalStorage:
         return disposals
 
     def end_waiting(self) -> None:
-        """Let no call wait for a file descriptor any more: calls that wait raise their errors."""
+        """Let no call wait for a descriptor or a memory map any more: calls that wait raise their errors."""
         if self._may_wait:
             self._may_wait = False
-            process_descriptors.end()
+            process_limits.end()
 
     def close(self) -> None:
         """Flush and close all logs, and mark the directories as cleanly shut down."""

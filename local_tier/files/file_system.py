@@ -6,9 +6,9 @@ decides what a failure means. Durability is that of POSIX:
 - The bytes of a file are durable after `sync` of the file.
 - The creation, rename or removal of a name is durable after `sync_dir` of its directory.
 
-`RealFileSystem` only makes the system calls, and waits for file descriptors. Tests wrap it to stop, fail or
-lose data at a step. The name of a step follows from the operation and the kind of file, so callers need no
-code for tests.
+`RealFileSystem` only makes the system calls, and waits for file descriptors and memory maps. Tests wrap it to
+stop, fail or lose data at a step. The name of a step follows from the operation and the kind of file, so
+callers need no code for tests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakSet
 
-from local_tier.files.descriptors import process_descriptors
+from local_tier.files.process_limits import process_limits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -175,7 +175,7 @@ class RealMapping:
     """Memory that the kernel shares with a file."""
 
     def __init__(self, descriptor: int, size: int) -> None:
-        self._mmap = process_descriptors.run(lambda: mmap.mmap(descriptor, size))  # it has one of its own
+        self._mmap = process_limits.run(lambda: mmap.mmap(descriptor, size))  # it has one of its own
         self._view = memoryview(self._mmap)
         _mappings.add(self)
 
@@ -286,7 +286,7 @@ class RealFileSystem:
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> RealOpenFile:
         """Open a file for reads and writes at positions."""
         flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
-        return RealOpenFile(path, process_descriptors.run(lambda: os.open(path, flags, 0o644)))
+        return RealOpenFile(path, process_limits.run(lambda: os.open(path, flags, 0o644)))
 
     def status(self, path: Path) -> FileStatus | None:
         """Return the result of stat, or None."""
@@ -339,12 +339,12 @@ class RealFileSystem:
 
     def list_dir(self, path: Path) -> list[str]:
         """Return the sorted names in a directory."""
-        return process_descriptors.run(lambda: sorted(entry.name for entry in path.iterdir()))
+        return process_limits.run(lambda: sorted(entry.name for entry in path.iterdir()))
 
     def sync_dir(self, path: Path) -> None:
         """Open the directory and fsync it."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        descriptor = process_descriptors.run(lambda: os.open(path, flags))
+        descriptor = process_limits.run(lambda: os.open(path, flags))
         try:
             os.fsync(descriptor)
         finally:

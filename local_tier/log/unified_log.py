@@ -20,8 +20,8 @@ import structlog
 
 from core.errors import OffsetOutOfRangeError
 from local_tier.errors import OffsetsOutOfOrderError
-from local_tier.files.descriptors import process_descriptors, require_descriptors
 from local_tier.files.file_system import remove_tree
+from local_tier.files.process_limits import Reserve, process_limits
 from local_tier.log import retention
 from local_tier.log.append_checks import (
     CheckedBatches,
@@ -64,8 +64,11 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 _NO_TIMESTAMP = -1
-_ROLL_DESCRIPTORS = 8
-"""At least what a roll opens: the log, two indexes with their mappings, a snapshot, and the directory."""
+_ROLL_RESERVE = Reserve(descriptors=8, maps=4)
+"""At least what a roll takes: the log, two indexes with their maps, a snapshot, and the directory.
+
+The indexes of the segment before it are mapped again.
+"""
 
 
 class Isolation(Enum):
@@ -214,20 +217,20 @@ class UnifiedLog:
             Isolation.HIGH_WATERMARK: self._high_watermark,
             Isolation.TXN_COMMITTED: self.last_stable_offset,
         }[isolation]
-        with self._context.disk_operation("read"), process_descriptors.refusing():
+        with self._context.disk_operation("read"), process_limits.refusing():
             return self._local_log.read(
                 offset, max_bytes, end_offset=end_offset, at_least_one=at_least_one, with_aborted=with_aborted
             )
 
     def collect_aborted(self, first_offset: int, end_offset: int) -> list[AbortedTxn]:
         """Return the aborted transactions that overlap [first_offset, end_offset)."""
-        with self._context.disk_operation("read"), process_descriptors.refusing():
+        with self._context.disk_operation("read"), process_limits.refusing():
             return self._local_log.collect_aborted(first_offset, end_offset)
 
     def offset_for_timestamp(self, timestamp: int, first_offset: int = 0) -> TimestampOffset | None:
         """Return the first record from `first_offset` on with at least that timestamp, or None."""
         self._context.check_open()
-        with self._context.disk_operation("read"), process_descriptors.refusing():
+        with self._context.disk_operation("read"), process_limits.refusing():
             first = max(first_offset, self._log_start_offset)
             for segment in self.segments:
                 if segment.largest_timestamp >= timestamp:
@@ -242,7 +245,7 @@ class UnifiedLog:
         As in Kafka, it may be below the log start offset as long as its segment exists.
         """
         self._context.check_open()
-        with self._context.disk_operation("read"), process_descriptors.refusing():
+        with self._context.disk_operation("read"), process_limits.refusing():
             segment = max(self.segments, key=lambda segment: segment.max_timestamp_and_offset.timestamp)
             timestamp = segment.max_timestamp_and_offset.timestamp
             if timestamp < 0:
@@ -322,7 +325,7 @@ class UnifiedLog:
         in place, or copied if it is read-only.
 
         Raises InvalidRecordError, OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionError
-        or, as after failures of the disk, LogDirectoryOfflineError or NoDescriptorError. Nothing is appended
+        or, as after failures of the disk, LogDirectoryOfflineError or ProcessLimitError. Nothing is appended
         then.
         """
         now_ms = self._context.clock.now_ms()
@@ -564,11 +567,12 @@ class UnifiedLog:
             now_ms=now_ms,
         )
         if segment.should_roll(params) and (segment.size or checked.first_offset > segment.base_offset):
-            require_descriptors(_ROLL_DESCRIPTORS)  # nothing of the append is written yet
             # A segment starts where the one before it ends, so that recovery detects missing batches between
             # them. The exception is a follower's gap that is too wide for the offsets of one segment.
             span = checked.last_offset - self.log_end_offset
-            return self._roll(self.log_end_offset if span <= MAX_RELATIVE_OFFSET else checked.first_offset)
+            start = self.log_end_offset if span <= MAX_RELATIVE_OFFSET else checked.first_offset
+            with process_limits.reserving(_ROLL_RESERVE):  # nothing of the append is written yet
+                return self._roll(start)
         return segment
 
     def _append_info(

@@ -9,14 +9,13 @@ Source: LogManager of org.apache.kafka.storage.internals.log.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 
 from core.errors import StaleStateError
 from local_tier.cleaner.log_cleaner import combined
 from local_tier.errors import LogDirectoryOfflineError
-from local_tier.files.descriptors import require_descriptors
 from local_tier.files.file_names import PartitionDirectory
 from local_tier.files.metadata_files import uuid_text, write_topic_id
 from local_tier.manager.directory_loader import ConfigLookup, DirectoryLoader, DisposalLookup, all_strays
@@ -53,8 +52,6 @@ if TYPE_CHECKING:
     from local_tier.manager.directory_services import DirectorySchedulers
     from local_tier.manager.log_directories import LogDirectory
 
-_LOG_DESCRIPTORS: Final = 12
-"""At least what opening a log takes at a time: its segment with indexes, a checkpoint, and directories."""
 _log = structlog.get_logger(__name__)
 
 
@@ -295,7 +292,8 @@ class LogManager:
 
         The caller knows that no directory that is offline has the log. Raises LogDirectoryOfflineError if no
         directory works or if a log of the partition waits, StaleStateError if the log here belongs to an
-        older topic of the same name, and NoDescriptorError if too few files may be opened for a new log.
+        older topic of the same name, and ProcessLimitError if the process may open or map too few
+        files for a new log.
         """
         name = TopicPartition(topic, partition)
         with self._registry.creation_lock(name):
@@ -303,7 +301,6 @@ class LogManager:
             if log is None:
                 self._registry.require_readable(name)
                 self.reopening.require_none(name, topic_id)
-                require_descriptors(_LOG_DESCRIPTORS)
                 directories = self._directories.by_load(self._registry)
                 log = self._opener.create(
                     PartitionDirectory(topic, partition),

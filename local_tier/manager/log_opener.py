@@ -13,6 +13,7 @@ from core.errors import CorruptDataError
 from local_tier.errors import CorruptLogError, LogDirectoryOfflineError
 from local_tier.files.file_names import PartitionDirectory, parse_partition_directory
 from local_tier.files.metadata_files import SetAsideOffsets
+from local_tier.files.process_limits import Reserve, process_limits
 from local_tier.log.log_loader import open_log
 from local_tier.manager.log_registry import UnreadableLog
 from local_tier.manager.set_aside_marks import read_mark
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from local_tier.manager.set_aside_logs import SetAsideLog
 
 _log = structlog.get_logger(__name__)
+_LOG_RESERVE: Final = Reserve(descriptors=12, maps=4)
+"""At least what creating a log takes at a time: its segment with indexes, a checkpoint, and directories."""
 _NO_OFFSETS: Final = SetAsideOffsets(log_start_offset=0, recovery_point=0)
 
 
@@ -109,14 +112,16 @@ class LogOpener:
     ) -> UnifiedLog:
         """Create a log in the first of `directories` whose disk works, after `prepare` of the directory.
 
-        Raises LogDirectoryOfflineError if there is none.
+        Raises LogDirectoryOfflineError if there is none, and ProcessLimitError if the process may open or map
+        too few files.
         """
-        for directory in directories:
-            prepare(directory)
-            try:
-                return self._open(directory, name, config, topic_id=topic_id, had_clean_shutdown=True)
-            except LogDirectoryOfflineError:  # the failure was reported already
-                continue
+        with process_limits.reserving(_LOG_RESERVE):
+            for directory in directories:
+                prepare(directory)
+                try:
+                    return self._open(directory, name, config, topic_id=topic_id, had_clean_shutdown=True)
+                except LogDirectoryOfflineError:  # the failure was reported already
+                    continue
         raise LogDirectoryOfflineError(
             f"no log directory can take log {name.topic}-{name.partition}",
             remedy="repair or replace the failed disks, then start the agent again",

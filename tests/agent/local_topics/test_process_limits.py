@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 from confluent_kafka import Producer
 
-from local_tier.files.descriptors import process_descriptors
+from local_tier.files.process_limits import process_limits
 from local_tier.log.unified_log import UnifiedLog
 from tests.agent.kafka.in_process_clients import produce
 from tests.agent.kafka.waiting import until
@@ -27,7 +27,7 @@ def _wait_for_ever(*_: object) -> None:
     def fail() -> NoReturn:
         raise OSError(errno.EMFILE, "no descriptor is left")
 
-    process_descriptors.run(fail)
+    process_limits.run(fail)
 
 
 def test_work_whose_caller_has_gone_does_not_block_the_stop(
@@ -49,10 +49,10 @@ def test_work_whose_caller_has_gone_does_not_block_the_stop(
         task.cancel()
 
     task = broker.run(begin())
-    until(lambda: process_descriptors.waiting == 1)
+    until(lambda: process_limits.waiting == 1)
     broker.run(leave(task))
     broker.stop()
-    assert process_descriptors.waiting == 0
+    assert process_limits.waiting == 0
 
 
 def test_an_append_that_waits_does_not_block_the_stop(
@@ -66,7 +66,7 @@ def test_an_append_that_waits_does_not_block_the_stop(
     producer = Producer({"bootstrap.servers": broker.address})
     producer.produce("rock", b"b", partition=0)
     producer.flush(0)
-    until(lambda: process_descriptors.waiting == 1)
+    until(lambda: process_limits.waiting == 1)
     broker.stop()
-    until(lambda: process_descriptors.waiting == 0)
+    until(lambda: process_limits.waiting == 0)
     producer.purge()
