@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STEPS: Final = {
-    "catalog": ("siltstone.cli.compact:check_store", "siltstone.context:open_catalog"),
+    "catalog": ("siltstone.cli.compaction.compact:check_store", "siltstone.context:open_catalog"),
     "plan": ("siltstone.compaction.compactor:plan_jobs", "siltstone.compaction.watcher:plan_jobs"),
     "session": ("spark_jobs.session_manager:SparkSessionManager.start",),
     "preflight": (
@@ -38,8 +38,11 @@ STEPS: Final = {
     "jobs": ("spark_jobs.session_manager:SparkSessionManager.run",),
     "publish": ("catalog.jobs.repository:Jobs.complete",),
     "stop": ("spark_jobs.session_manager:SparkSessionManager.__exit__",),
-    "garbage": ("siltstone.cli.compact:collect",),
-    "report": ("siltstone.cli.compact:unfinished_jobs", "siltstone.cli.compact:emit_json"),
+    "garbage": ("siltstone.cli.compaction.compact:collect",),
+    "report": (
+        "siltstone.cli.compaction.compact:unfinished_jobs",
+        "siltstone.cli.compaction.compact:emit_json",
+    ),
     "poll": ("siltstone.compaction.watcher:Watcher._poll",),
 }
 """Functions and methods of each step. `publish` is part of `jobs`, and `poll` is one poll of a watcher."""

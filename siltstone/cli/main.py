@@ -79,9 +79,23 @@ EXTRAS = {
 }
 """The extra of the distribution that installs what each command needs."""
 
+_AREAS: Final = {
+    "data": ("topics", "produce", "consume"),
+    "security": ("quotas", "acls", "users"),
+    "compaction": ("plan", "simulate", "compact", "quarantine"),
+    "operations": ("agent", "maintain", "fsck", "migrate", "check-store", "warm-kernels"),
+}
+"""The commands in each sub-package. Other commands have their modules next to this one."""
+
 
 _URL: Final = re.compile(r"(\w+://).*", re.DOTALL)
 """A URL in the wrong place of a command line, which may have a password, and all that follows it."""
+
+
+def module_of(command: str) -> str:
+    """Return the name of the module of a command."""
+    area = next((f"{name}." for name, commands in _AREAS.items() if command in commands), "")
+    return f"siltstone.cli.{area}{command.replace('-', '_')}"
 
 
 class LazyGroup(CommandGroup):
@@ -96,7 +110,7 @@ class LazyGroup(CommandGroup):
         if cmd_name not in COMMANDS:
             return None
         try:
-            module = importlib.import_module(f"siltstone.cli.{cmd_name.replace('-', '_')}")
+            module = importlib.import_module(module_of(cmd_name))
         except ModuleNotFoundError as failure:
             raise _not_installed(cmd_name, failure) from failure
         command: click.Command = module.command

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from siltstone.cli.compact import command
+from siltstone.cli.compaction.compact import command
 
 if TYPE_CHECKING:
     from typing import Self

@@ -12,7 +12,8 @@ import pytest
 
 from agent.settings import AgentSettings
 from core.exit_codes import WRONG_SCHEMA
-from siltstone.cli import agent, compact
+from siltstone.cli.compaction import compact
+from siltstone.cli.operations import agent
 from siltstone.settings.configuration import ENVIRONMENT_PREFIX, SETTINGS
 
 ROOT = Path(__file__).parents[2]

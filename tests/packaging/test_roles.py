@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from siltstone.cli.main import COMMANDS, EXTRAS
+from siltstone.cli.main import COMMANDS, EXTRAS, module_of
 from tests.packaging.roles import ABSENT, ENTRY_POINTS
 
 _ROOT = Path(__file__).parents[2]
@@ -88,8 +88,7 @@ def test_role_leaves_out_what_it_does_not_need(role: str) -> None:
 
 def test_every_command_names_the_extra_that_it_needs() -> None:
     assert EXTRAS.keys() == COMMANDS.keys()
-    modules = {command: f"siltstone.cli.{command.replace('-', '_')}" for command in EXTRAS}
-    assert all(modules[command] in ENTRY_POINTS[extra] for command, extra in EXTRAS.items())
+    assert all(module_of(command) in ENTRY_POINTS[extra] for command, extra in EXTRAS.items())
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ runpy.run_module("siltstone", run_name="__main__", alter_sys=True)
     [
         ("siltstone.cli", False),
         ("click", False),
-        ("siltstone.cli.plan", False),
+        ("siltstone.cli.compaction.plan", False),
         ("running", True),
         ("exit", False),
     ],

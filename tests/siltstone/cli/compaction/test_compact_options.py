@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from core.errors import InvalidInputError
-from siltstone.cli import compact as module
-from siltstone.cli import maintain
+from siltstone.cli.compaction import compact as module
+from siltstone.cli.operations import maintain
 from siltstone.compaction.compactor import CompactionOptions, CompactionRun
 from siltstone.settings.configuration import Settings
 from spark_jobs.shuffle.plan import PlanChoice

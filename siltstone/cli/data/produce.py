@@ -12,7 +12,7 @@ import click
 from core.clock import SystemClock
 from core.errors import InvalidInputError, NotFoundError, RetryableError, SiltstoneError
 from core.quantities import count
-from siltstone.cli.kafka_options import encoding_option, with_kafka_client
+from siltstone.cli.data.kafka_options import encoding_option, with_kafka_client
 from siltstone.cli.options import json_option, with_settings
 from siltstone.console import emit_json
 from siltstone.kafka_client.connection import fetch_partitions, to_siltstone_error

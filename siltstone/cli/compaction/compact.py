@@ -10,9 +10,9 @@ import click
 from core.clock import SystemClock
 from core.quantities import count, human_bytes
 from planner.planner import plan
-from siltstone.cli.maintain import describe_deleted
+from siltstone.cli.compaction.plan import amplification_in_words, plan_report, print_plan
+from siltstone.cli.operations.maintain import describe_deleted
 from siltstone.cli.options import check_metrics_address, json_option, metrics_option, with_settings
-from siltstone.cli.plan import amplification_in_words, plan_report, print_plan
 from siltstone.compaction.compactor import MAX_ROUNDS, CompactionOptions, collect, compact
 from siltstone.compaction.pause import RESUME, CompactionPausedError, describe_pause
 from siltstone.compaction.unfinished_jobs import describe_jobs, job_fields, unfinished_jobs

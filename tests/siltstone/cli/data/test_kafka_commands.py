@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from core.errors import FatalError
-from siltstone.cli import produce
+from siltstone.cli.data import produce
 from siltstone.cli.main import cli
 from siltstone.kafka_client import reader, sender
 from siltstone.kafka_client.text_records import OutgoingRecord

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from core.clock import SystemClock
 from cost_model.report.figures import CURVES, FIGURES
+from siltstone.cli.compaction.simulation_report import sparkline
 from siltstone.cli.main import cli
-from siltstone.cli.simulation_report import sparkline
 from tests.catalog.scene import Scene, run_of
 from tests.end_to_end.processes import as_url
 

@@ -19,8 +19,8 @@ from cost_model.report.plot import draw, require_matplotlib
 from cost_model.report.prices import load_prices
 from cost_model.workload.definition import load_workload, named_workloads
 from cost_model.workload.from_catalog import recent_workload
+from siltstone.cli.compaction.simulation_report import print_report
 from siltstone.cli.options import json_option, with_settings
-from siltstone.cli.simulation_report import print_report
 from siltstone.console import ProgressDisplay, emit_json
 from siltstone.context import open_context
 

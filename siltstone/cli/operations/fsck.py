@@ -9,8 +9,8 @@ import click
 
 from core.quantities import count
 from maintenance.fsck import fsck
+from siltstone.cli.operations.readoption import print_readoption
 from siltstone.cli.options import json_option, with_settings
-from siltstone.cli.readoption import print_readoption
 from siltstone.console import emit_json, print_whole, report_console, table
 from siltstone.context import check_data_exists, check_store, open_context
 

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from object_store.trial import TrialResult
-from siltstone.cli import check_store
 from siltstone.cli.main import cli
+from siltstone.cli.operations import check_store
 
 if TYPE_CHECKING:
     from pathlib import Path

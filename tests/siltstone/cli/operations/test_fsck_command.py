@@ -16,8 +16,8 @@ from catalog.lifecycle.missing_topics import MissingTopic
 from catalog.model import OffsetRange, PartitionId
 from maintenance.readopt.report import Outcome, ReadoptedFile, ReadoptReport
 from object_store.names import ingestion_name
-from siltstone.cli import readoption
 from siltstone.cli.main import cli
+from siltstone.cli.operations import readoption
 from tests.catalog.scene import Scene, run_of
 from tests.end_to_end.processes import as_url
 

@@ -11,7 +11,7 @@ import click
 from core.clock import SystemClock
 from core.errors import InvalidInputError
 from core.ids import SystemIds
-from siltstone.cli.kafka_options import encoding_option, with_kafka_client
+from siltstone.cli.data.kafka_options import encoding_option, with_kafka_client
 from siltstone.cli.options import json_option, with_settings
 from siltstone.console import emit_json
 from siltstone.interrupts import Interrupts

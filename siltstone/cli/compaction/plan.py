@@ -11,8 +11,8 @@ from core.clock import DAY_MS
 from core.quantities import count, human_bytes
 from planner.plan import Verdict
 from planner.planner import plan
+from siltstone.cli.compaction.quarantine import candidate_fields, print_candidates
 from siltstone.cli.options import json_option, with_settings
-from siltstone.cli.quarantine import candidate_fields, print_candidates
 from siltstone.compaction.unfinished_jobs import describe_jobs, job_fields, unfinished_jobs
 from siltstone.console import emit_json, report_console, table
 from siltstone.context import open_context
