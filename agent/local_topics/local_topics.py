@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 
 from agent.cluster.errors import AppendFailedError, DiskLateError, NotLeaderError
-from agent.local_topics.disk_pools import PATIENCE_SECONDS
-from agent.local_topics.log_config import log_config_of
+from agent.local_topics.disks.disk_pools import PATIENCE_SECONDS
+from agent.local_topics.disks.log_config import log_config_of
 from agent.local_topics.partition_locks import PartitionLocks
 from agent.read.fetch_result import offset_error
 from agent.read.hot_tail import TailRead
@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from agent.cluster.brokers import Brokers
-    from agent.local_topics.disk_pools import DiskPools
+    from agent.local_topics.disks.disk_pools import DiskPools
     from agent.local_topics.leaders import LeaderDirectory
-    from agent.local_topics.log_mover import LogMover
-    from agent.local_topics.transaction_verifier import TransactionVerifier
+    from agent.local_topics.moves.log_mover import LogMover
+    from agent.local_topics.transactions.transaction_verifier import TransactionVerifier
     from agent.read.commit_notifier import CommitNotifier
     from agent.read.fetch_plan import Cursor
     from agent.runtime.byte_budget import ByteBudget

@@ -23,7 +23,7 @@ from local_tier.topic_partition import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from agent.local_topics.disk_pools import DiskPools
+    from agent.local_topics.disks.disk_pools import DiskPools
     from agent.local_topics.local_topics import LocalTopics
     from agent.local_topics.tail_cache import TailCache
     from agent.read.fetch_memory import HeldRecords

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.local_topics.append_router import AppendRouter
-from agent.local_topics.disk_pools import DiskPools
+from agent.local_topics.disks.disk_pools import DiskPools
+from agent.local_topics.disks.log_metrics import LocalLogCollector
+from agent.local_topics.disks.storage import LocalStorage, StorageIdentity, free_directory, stored_node_id
 from agent.local_topics.leaders import LeaderDirectory, record_directories
 from agent.local_topics.local_topics import LocalTopics
-from agent.local_topics.log_metrics import LocalLogCollector
-from agent.local_topics.log_mover import LogMover
-from agent.local_topics.marker_writer import MarkerWriter
-from agent.local_topics.move_throttle import MoveThrottle
+from agent.local_topics.moves.log_mover import LogMover
+from agent.local_topics.moves.move_throttle import MoveThrottle
 from agent.local_topics.partition_locks import PartitionLocks
 from agent.local_topics.reader import LocalLogReader
-from agent.local_topics.storage import LocalStorage, StorageIdentity, free_directory, stored_node_id
 from agent.local_topics.tail_cache import TailCache
-from agent.local_topics.transaction_verifier import TransactionVerifier
+from agent.local_topics.transactions.marker_writer import MarkerWriter
+from agent.local_topics.transactions.transaction_verifier import TransactionVerifier
 from catalog.model import PartitionId
 from core.errors import InvalidInputError, SiltstoneError
 from core.outage import Outage
@@ -195,7 +195,8 @@ class LocalLogService:
             table,
             node_id=self.node_id,
             manager=manager,
-            local_topics=self._local,
+            logs=self._local,
+            mover=mover,
             verifier=verifier,
             directory=self._directory,
             pool=self._pools.catalog,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.local_topics.log_config import log_config_of
+from agent.local_topics.disks.log_config import log_config_of
 from agent.read.hot_tail import TailRead
 from agent.runtime.process_resources import may_map_more_files, may_open_more_files, open_file_limit
 from agent.runtime.work_pool import WorkPool

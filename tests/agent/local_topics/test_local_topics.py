@@ -243,7 +243,7 @@ def test_one_request_deletes_the_records_of_many_partitions_with_one_write(
     """The file has the log starts of all logs. A wrong request for a partition does not fail the others."""
     faults = NoFaults()
     files = SteppedFileSystem(RealFileSystem(), faults)
-    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    monkeypatch.setattr("agent.local_topics.disks.storage.RealFileSystem", lambda: files)
     broker = start_broker(local_directories=(tmp_path / "disk",))
     broker.create_topic("rock", 20, storage_mode="local")
     for partition in range(20):
@@ -547,7 +547,7 @@ def test_a_disk_that_hangs_holds_up_only_its_own_partitions(
     disks = (tmp_path / "one", tmp_path / "two")
     disk, real = HangingDisk(), RealFileSystem()
     files = Disks({disks[0]: SteppedFileSystem(real, disk), disks[1]: real})
-    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    monkeypatch.setattr("agent.local_topics.disks.storage.RealFileSystem", lambda: files)
     broker = start_broker(local_directories=disks)
     broker.create_topic("rock", 2 * (broker.settings.disk_threads + 1), storage_mode="local")
     for partition in range(2 * (broker.settings.disk_threads + 1)):
@@ -591,7 +591,7 @@ def test_a_fetch_does_not_wait_for_a_disk_that_hangs(
     disks = (tmp_path / "one", tmp_path / "two")
     disk, real = HangingDisk("read"), RealFileSystem()
     files = Disks({disks[0]: SteppedFileSystem(real, disk), disks[1]: real})
-    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    monkeypatch.setattr("agent.local_topics.disks.storage.RealFileSystem", lambda: files)
     broker = start_broker(local_directories=disks, poll_interval_ms=100_000)
     broker.create_topic("rock", 4, storage_mode="local")
     for partition in range(4):
@@ -670,7 +670,7 @@ def test_the_progress_of_a_recovery_is_visible(
     (directory / ".kafka_cleanshutdown").unlink()
     disk = HangingDisk("truncate .index")
     files = SteppedFileSystem(RealFileSystem(), disk)
-    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    monkeypatch.setattr("agent.local_topics.disks.storage.RealFileSystem", lambda: files)
     again = BrokerThread(
         broker.catalog, broker.store, broker.clock, broker.ids, {"local_directories": (directory,)}
     )

@@ -264,7 +264,7 @@ async def test_a_disk_that_hangs_holds_up_no_read_of_what_objects_have(
     """More reads meet it than it has threads and places for calls that wait."""
     disk = HangingDisk("read")
     files = SteppedFileSystem(RealFileSystem(), disk)
-    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    monkeypatch.setattr("agent.local_topics.disks.storage.RealFileSystem", lambda: files)
     monkeypatch.setattr("agent.local_topics.reader._LOOKUP_SECONDS", 0.01)
     monkeypatch.setattr("agent.read.read_path._MAX_DISK_SECONDS", 0.01)
     changes = {"disk_threads": 1, "max_waiting_calls": 4}
@@ -290,7 +290,7 @@ async def test_a_fetch_waits_for_a_tail_cache_that_hangs_only_for_a_part_of_its_
 ) -> None:
     disk = HangingDisk("read")
     files = SteppedFileSystem(RealFileSystem(), disk)
-    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    monkeypatch.setattr("agent.local_topics.disks.storage.RealFileSystem", lambda: files)
     for limit in ("agent.read.read_path._MAX_DISK_SECONDS", "agent.local_topics.reader._LOOKUP_SECONDS"):
         monkeypatch.setattr(limit, 1_000.0)
     async with agents.running(local_directories=(tmp_path / "disk",), **NO_MEMORY) as running:

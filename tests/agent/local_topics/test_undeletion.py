@@ -15,9 +15,9 @@ from local_tier.errors import LogDirectoryOfflineError
 from local_tier.files.file_system import RealFileSystem
 from tests.agent.kafka.in_process_clients import TIMEOUT_SECONDS, consume, produce
 from tests.agent.kafka.waiting import until
-from tests.agent.local_topics.test_moves import alter
-from tests.agent.local_topics.test_transaction_races import Table
-from tests.agent.local_topics.test_transactions import read, run, transactional, write
+from tests.agent.local_topics.moves.test_moves import alter
+from tests.agent.local_topics.transactions.test_transaction_races import Table
+from tests.agent.local_topics.transactions.test_transactions import read, run, transactional, write
 from tests.local_tier.crash.disks import Disks
 from tests.local_tier.hanging_disk import HangingDisk
 from tests.local_tier.steps import SteppedFileSystem
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from agent.local_topics.disks.storage import LocalStorage
     from agent.local_topics.local_topics import LocalTopics
-    from agent.local_topics.storage import LocalStorage
     from catalog.open import Catalog
     from tests.agent.kafka.brokers import BrokerThread
 
@@ -50,7 +50,7 @@ def topics_of(broker: BrokerThread) -> LocalTopics:
 @pytest.fixture
 def syncs_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let only the test compare the logs with the topics of the catalog."""
-    monkeypatch.setattr("agent.local_topics.storage.TOPIC_SYNC_MS", 1 << 40)
+    monkeypatch.setattr("agent.local_topics.disks.storage.TOPIC_SYNC_MS", 1 << 40)
 
 
 def names(*directories: Path) -> list[str]:
@@ -256,7 +256,7 @@ def test_a_disk_that_hangs_holds_up_only_its_own_logs(
     disks = (tmp_path / "one", tmp_path / "two")
     disk, real = HangingDisk(), RealFileSystem()
     files = Disks({disks[0]: SteppedFileSystem(real, disk), disks[1]: real})
-    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    monkeypatch.setattr("agent.local_topics.disks.storage.RealFileSystem", lambda: files)
     broker = start_broker(local_directories=disks)
     topic = broker.create_topic("rock", 2, storage_mode="local")
     for partition in (0, 1):

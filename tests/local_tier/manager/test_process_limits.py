@@ -161,6 +161,20 @@ def test_no_log_is_created(machine: Machine, none_left: Lack) -> None:
     manager.close()
 
 
+@pytest.mark.usefixtures("serving")
+def test_no_copy_for_another_disk_is_created(tmp_path: Path, none_left: Lack) -> None:
+    machine = Machine((tmp_path / "a", tmp_path / "b"))
+    manager = machine.start()
+    log = orders(manager)
+    target = next(path for path in machine.directories if path != log.directory.parent)
+    with none_left(), pytest.raises(ProcessLimitError):
+        manager.moves.create_future_log(name_of(0), target)
+    assert list(target.glob("orders*")) == []
+    manager.moves.create_future_log(name_of(0), target)
+    assert manager.offline_directories == []
+    manager.close()
+
+
 def _clean(manager: LogManager, log: UnifiedLog) -> None:
     del log
     (cleaner,) = manager.cleaners.values()

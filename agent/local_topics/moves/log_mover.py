@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from agent.local_topics.disk_pools import DiskPools
+    from agent.local_topics.disks.disk_pools import DiskPools
     from agent.local_topics.leaders import LeaderDirectory
-    from agent.local_topics.move_throttle import MoveThrottle
+    from agent.local_topics.moves.move_throttle import MoveThrottle
     from catalog.model import PartitionId
     from core.clock import Clock
     from core.ids import Ids

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from agent.local_topics.move_throttle import MoveThrottle
+from agent.local_topics.moves.move_throttle import MoveThrottle
 from catalog.config.broker_definitions import MOVE_RATE
 from core.clock import ManualClock
 

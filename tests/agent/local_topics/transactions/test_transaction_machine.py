@@ -22,7 +22,7 @@ from agent.kafka.errors import ErrorCode
 from object_format.record_batch.headers import iter_headers
 from object_format.record_batch.records import decode_batch, encode_batch
 from tests.agent.kafka.waiting import until
-from tests.agent.local_topics.test_transaction_races import Scene, Table
+from tests.agent.local_topics.transactions.test_transaction_races import Scene, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
-from agent.local_topics import log_mover
+from agent.local_topics.moves import log_mover
 from catalog.model import PartitionId
 from core.errors import RetryableError
 from local_tier.files.file_system import RealFileSystem
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from agent.local_topics.log_mover import LogMover
+    from agent.local_topics.moves.log_mover import LogMover
     from catalog.open import Catalog
     from tests.agent.kafka.brokers import BrokerThread
 
@@ -284,7 +284,7 @@ def faulty_disks(monkeypatch: pytest.MonkeyPatch, disks: tuple[Path, Path]) -> S
     """Let the disks of agents that start from now on fail as the returned switch says."""
     switch, real = Switch(NoFaults()), RealFileSystem()
     files = Disks({disk: SteppedFileSystem(real, switch) for disk in disks})
-    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    monkeypatch.setattr("agent.local_topics.disks.storage.RealFileSystem", lambda: files)
     return switch
 
 
@@ -380,7 +380,7 @@ def test_moves_obey_the_rate_that_clients_set(
     start_broker: Callable[..., BrokerThread], disks: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A change counts for a move that runs."""
-    monkeypatch.setattr("agent.local_topics.move_throttle._REFRESH_SECONDS", 0.05)
+    monkeypatch.setattr("agent.local_topics.moves.move_throttle._REFRESH_SECONDS", 0.05)
     monkeypatch.setattr(log_mover, "_REST_BYTES", 0)
     broker = filled_broker(start_broker, disks)
     _, target = source_and_target(disks)

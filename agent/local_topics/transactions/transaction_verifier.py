@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from agent.local_topics.log_transactions import open_transaction
+from agent.local_topics.transactions.log_transactions import open_transaction
 from catalog.transactions.local_partitions import FirstBatch, Verification
 from catalog.transactions.rules import ProducerIdentity
 from core.errors import RetryableError
@@ -22,7 +22,7 @@ from core.errors import RetryableError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from agent.local_topics.disk_pools import DiskPools
+    from agent.local_topics.disks.disk_pools import DiskPools
     from agent.runtime.work_pool import WorkPool
     from catalog.model import OpenTransaction, PartitionId, ProducerStamp
     from local_tier.log.unified_log import UnifiedLog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from agent.local_topics.log_config import log_config_of
+from agent.local_topics.disks.log_config import log_config_of
 from catalog.config.values import TopicConfig
 from local_tier.config import LogConfig
 

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from structlog.testing import capture_logs
 
-from agent.local_topics.log_config import log_config_of
-from agent.local_topics.storage import LocalStorage, StorageIdentity
+from agent.local_topics.disks.log_config import log_config_of
+from agent.local_topics.disks.storage import LocalStorage, StorageIdentity
 from catalog.model import PartitionId
 from core.clock import SystemClock
 from core.ids import SystemIds
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from agent.local_topics.storage import TopicTable
+    from agent.local_topics.disks.storage import TopicTable
     from catalog.model import Topic
     from catalog.open import Catalog
 

@@ -18,7 +18,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 from agent.local_tier_settings import LocalTierSettings
-from agent.local_topics.log_config import log_config_of
+from agent.local_topics.disks.log_config import log_config_of
 from agent.write.loss_recovery import log_restored_topics
 from catalog.lifecycle.deletions import TopicAbsence
 from catalog.model import PartitionId

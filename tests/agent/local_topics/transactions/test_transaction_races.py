@@ -13,7 +13,7 @@ import pytest
 
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
-from agent.local_topics import marker_writer
+from agent.local_topics.transactions import marker_writer
 from agent.runtime.byte_budget import ByteBudget
 from agent.runtime.errors import BusyError
 from agent.write.failed_producers import FOLLOWS_FAILED_DETAIL
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from agent.local_topics.marker_writer import MarkerWriter
+    from agent.local_topics.transactions.marker_writer import MarkerWriter
     from catalog.open import Catalog
     from catalog.transactions.local_partitions import PendingMarker, Verification
     from tests.agent.kafka.brokers import BrokerThread
@@ -491,7 +491,7 @@ def test_a_disk_that_hangs_holds_up_only_the_transactions_of_its_own_partitions(
     disks = (tmp_path / "one", tmp_path / "two")
     disk, real = HangingDisk(), RealFileSystem()
     files = Disks({disks[0]: SteppedFileSystem(real, disk), disks[1]: real})
-    monkeypatch.setattr("agent.local_topics.storage.RealFileSystem", lambda: files)
+    monkeypatch.setattr("agent.local_topics.disks.storage.RealFileSystem", lambda: files)
     broker = start_broker(local_directories=disks)
     broker.create_topic(_TOPIC, 2, storage_mode="local")
     scene = Scene(lambda: broker, catalog, broker, Table(catalog))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.local_topics.log_metrics import LocalLogCollector
+from agent.local_topics.disks.log_metrics import LocalLogCollector
 from local_tier.cleaner.log_cleaner import CleanerMetrics
 from local_tier.manager.log_manager import LogManagerMetrics
 

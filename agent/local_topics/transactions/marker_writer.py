@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import structlog
 
-from agent.local_topics.disk_pools import DiskTasks
-from agent.local_topics.log_transactions import abort, open_transactions, write_markers
+from agent.local_topics.disks.disk_pools import DiskTasks
+from agent.local_topics.transactions.log_transactions import abort, open_transactions, write_markers
 from agent.runtime.cooperative_yield import map_bounded
 from agent.runtime.errors import StoppingError
 from agent.runtime.health import start_essential_task
@@ -43,16 +43,17 @@ from local_tier.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
     from uuid import UUID
 
     from agent.cluster.topic_directory import TopicDirectory
-    from agent.local_topics.disk_pools import DiskPools
-    from agent.local_topics.local_topics import LocalTopics
-    from agent.local_topics.transaction_verifier import TransactionVerifier
+    from agent.local_topics.disks.disk_pools import DiskPools
+    from agent.local_topics.moves.log_mover import LogMover
+    from agent.local_topics.transactions.transaction_verifier import TransactionVerifier
     from agent.read.commit_notifier import CommitNotifier
     from agent.runtime.work_pool import WorkPool
-    from catalog.model import OpenTransaction
+    from catalog.model import OpenTransaction, Topic
     from catalog.transactions.local_partitions import PendingMarker
     from core.clock import Clock
     from core.outage import Outage
@@ -100,6 +101,16 @@ class LedPartitions(Protocol):
         ...
 
 
+class LedLogs(Protocol):
+    """The local logs of the partitions that this node leads."""
+
+    def changing(
+        self, topic: Topic, partition: PartitionId, /
+    ) -> AbstractAsyncContextManager[tuple[UnifiedLog, int]]:
+        """Yield the log and its leader epoch to a writer, under the lock of the partition."""
+        ...
+
+
 class MarkerWriter:
     """The task that writes markers. Belongs to the event loop."""
 
@@ -111,7 +122,8 @@ class MarkerWriter:
         *,
         node_id: int,
         manager: LogManager,
-        local_topics: LocalTopics,
+        logs: LedLogs,
+        mover: LogMover,
         verifier: TransactionVerifier,
         directory: TopicDirectory,
         pool: WorkPool,
@@ -125,7 +137,8 @@ class MarkerWriter:
         self._led = led
         self._node_id = node_id
         self._manager = manager
-        self._local_topics = local_topics
+        self._logs = logs
+        self._mover = mover
         self._verifier = verifier
         self._directory = directory
         self._pool = pool
@@ -277,7 +290,7 @@ class MarkerWriter:
 
         The move holds the lock of the partition while it writes there.
         """
-        if (target := self._local_topics.mover.target_of(partition)) is not None:
+        if (target := self._mover.target_of(partition)) is not None:
             return target
         try:
             topic = await self._directory.get_by_id(partition.topic_id)
@@ -307,7 +320,7 @@ class MarkerWriter:
         partition = markers[0].partition
         try:
             topic = await self._directory.get_by_id(partition.topic_id)
-            async with self._local_topics.changing(topic, partition) as (log, epoch):
+            async with self._logs.changing(topic, partition) as (log, epoch):
                 write = partial(write_markers, log, epoch, markers)
                 written = await self._end_in(log, partition, {each.producer_id for each in markers}, write)
                 self.written_markers += written  # not before the call has ended: others count meanwhile
@@ -406,7 +419,7 @@ class MarkerWriter:
     async def _abort_in_log(self, unknown: OpenTransaction) -> None:
         partition = unknown.partition
         topic = await self._directory.get_by_id(partition.topic_id)
-        async with self._local_topics.changing(topic, partition) as (log, epoch):
+        async with self._logs.changing(topic, partition) as (log, epoch):
             end = partial(abort, log, epoch, unknown, self._clock.now_ms())
             was_open = await self._end_in(log, partition, {unknown.producer_id}, end)
         if was_open:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.local_topics import disk_pools
-from agent.local_topics.disk_pools import DiskTasks
+from agent.local_topics.disks import disk_pools
+from agent.local_topics.disks.disk_pools import DiskTasks
 
 _ONE, _TWO = Path("one"), Path("two")
 

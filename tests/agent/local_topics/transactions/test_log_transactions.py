@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from agent.local_topics.log_transactions import (
+from agent.local_topics.transactions.log_transactions import (
     UNKNOWN_SEQUENCE,
     abort,
     open_transaction,

@@ -13,8 +13,8 @@ import pytest
 from typing_extensions import override
 
 from agent.cluster.errors import DiskLateError
-from agent.local_topics import disk_pools
-from agent.local_topics.disk_pools import DiskPools
+from agent.local_topics.disks import disk_pools
+from agent.local_topics.disks.disk_pools import DiskPools
 from local_tier.topic_partition import TopicPartition
 from tests.agent.kafka.waiting import until
 
