@@ -10,12 +10,13 @@ from core.clock import ManualClock
 from core.ids import SeededIds
 from local_tier.cleaner.log_cleaner import CleanerConfig
 from local_tier.config import LogConfig
+from local_tier.log.unified_log import Isolation
 from local_tier.manager.config import LogManagerConfig
 from local_tier.manager.directory_services import DirectorySchedulers
 from local_tier.manager.log_directories import DirectoryOwner
 from local_tier.manager.log_manager import LogManager
 from local_tier.topic_partition import TopicPartition
-from tests.local_tier.batches import batch
+from tests.local_tier.batches import batch, offsets_of
 from tests.local_tier.crash.unsynced import UnsyncedFileSystem
 from tests.local_tier.manual_scheduler import ManualScheduler
 from tests.local_tier.steps import NoFaults, SteppedFileSystem
@@ -114,3 +115,15 @@ def fill(log: UnifiedLog, count: int, *, size: int = 100) -> None:
     for _ in range(count):
         log.append_as_leader(bytearray(batch(0, size=size)), 0)
     log.update_high_watermark(log.log_end_offset)
+
+
+def readable(log: UnifiedLog) -> list[int]:
+    """Return the offsets from the log start offset to the high watermark, as reads give them."""
+    if log.log_start_offset == log.high_watermark:
+        return []
+    offsets: list[int] = []
+    position = log.log_start_offset
+    while position < log.high_watermark:
+        offsets += offsets_of(log.read(position, 1 << 20, Isolation.HIGH_WATERMARK).data)
+        position = offsets[-1] + 1
+    return [offset for offset in offsets if offset >= log.log_start_offset]
