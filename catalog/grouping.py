@@ -43,6 +43,11 @@ F = TypeVar("F", bound=InFile)
 
 def by_partition(members: Iterable[P]) -> dict[PartitionId, list[P]]:
     """Return the members of each partition, in the order in which they come."""
+    return {PartitionId(group[0].topic_id, group[0].partition): group for group in partition_groups(members)}
+
+
+def partition_groups(members: Iterable[P]) -> list[list[P]]:
+    """Return the members of each partition as `by_partition` does, for callers that look none up."""
     groups: dict[tuple[int, int], list[P]] = {}
     for member in members:
         key = member.topic_id.int, member.partition
@@ -50,7 +55,7 @@ def by_partition(members: Iterable[P]) -> dict[PartitionId, list[P]]:
             groups[key].append(member)
         else:
             groups[key] = [member]
-    return {PartitionId(group[0].topic_id, group[0].partition): group for group in groups.values()}
+    return list(groups.values())
 
 
 def by_file(members: Iterable[F]) -> dict[UUID, list[F]]:

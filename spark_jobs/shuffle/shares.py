@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise, zip_longest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from spark_jobs.task.arrangement import ByteRange
+from catalog.jobs.byte_ranges import ByteRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -124,7 +124,7 @@ def _overlaps(part: InputPart, byte_range: ByteRange) -> bool:
     """Return True if the range has bytes of the part; an empty part belongs to the file's start."""
     if not part.has_bytes:
         return byte_range.start == 0
-    return part.data_start < byte_range.end and byte_range.start < part.data_end
+    return part.data.start < byte_range.end and byte_range.start < part.data.end
 
 
 class _Section(NamedTuple):
@@ -142,7 +142,7 @@ def _sections(works: Sequence[PartitionWork]) -> dict[int, list[_Section]]:
         for part in work.parts:
             sections = found[part.input_index]
             if part.has_bytes:
-                sections.append(_Section(part.data_start, part.data_end, part.index is not None))
+                sections.append(_Section(part.data.start, part.data.end, part.index is not None))
     return {index: sorted(each) for index, each in found.items()}
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from catalog.grouping import by_partition
-from catalog.jobs.byte_ranges import byte_range_of
+from catalog.grouping import partition_groups
+from catalog.jobs.byte_ranges import ByteRange, byte_range_of
 from catalog.jobs.validation import input_problem
 from catalog.model import PartitionId
 from core.errors import InvalidInputError
@@ -19,25 +18,17 @@ from spark_jobs.task.retention_windows import windows_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from catalog.model import Extent, JobPartition, JobSpec
-
-
-@dataclass(frozen=True, slots=True)
-class ByteRange:
-    """The blocks of a file that start at or after byte `start` and before byte `end`."""
-
-    start: int
-    end: int
+    from catalog.model import Extent, FileFormat, JobPartition, JobSpec
 
 
 @dataclass(frozen=True, slots=True)
 class InputPart:
     """The extents of one partition in one input file, in offset order.
 
-    `input_index` is the file's index in the job's inputs. With a `byte_range`, the part has only the blocks
-    that start in that range. Parts of different retention `window`s go into different output sections. The
-    section also covers the `controls_after`, the offsets of control batches that the job removes after the
-    part.
+    `input_index` is the file's index in the job's inputs. `data` are the bytes of the extents. With a
+    `byte_range`, the part has only the blocks that start in that range. Parts of different retention
+    `window`s go into different output sections. The section also covers the `controls_after`, the offsets of
+    control batches that the job removes after the part.
     """
 
     input_index: int
@@ -45,6 +36,10 @@ class InputPart:
     byte_range: ByteRange | None = None
     window: int = 0
     controls_after: int = 0
+    data: ByteRange = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "data", byte_range_of(self.extents))  # it is asked for several times
 
     @property
     def upper_offset(self) -> int:
@@ -54,7 +49,7 @@ class InputPart:
     @property
     def has_bytes(self) -> bool:
         """Return True if the part has bytes to read."""
-        return any(extent.length for extent in self.extents)
+        return self.data.end > self.data.start
 
     @property
     def index(self) -> ByteRange | None:
@@ -64,34 +59,24 @@ class InputPart:
         return ByteRange(position, position + length) if length else None
 
     @property
-    def data_start(self) -> int:
-        """First byte of the section's data. Only for a part that has bytes."""
-        return byte_range_of(self.extents).start
-
-    @property
-    def data_end(self) -> int:
-        """Byte after the section's data. Only for a part that has bytes."""
-        return byte_range_of(self.extents).end
-
-    @property
     def read_start(self) -> int:
         """Byte from which blocks of the part start: the start of its data or of its byte range."""
-        return self.data_start if self.byte_range is None else max(self.data_start, self.byte_range.start)
+        return self.data.start if self.byte_range is None else max(self.data.start, self.byte_range.start)
 
     @property
     def read_end(self) -> int:
         """Byte before which blocks of the part start."""
-        return self.data_end if self.byte_range is None else min(self.data_end, self.byte_range.end)
+        return self.data.end if self.byte_range is None else min(self.data.end, self.byte_range.end)
 
     @property
     def cut_before(self) -> bool:
         """Return True if the section's data starts before the byte range."""
-        return self.byte_range is not None and self.has_bytes and self.data_start < self.byte_range.start
+        return self.byte_range is not None and self.has_bytes and self.data.start < self.byte_range.start
 
     @property
     def cut_behind(self) -> bool:
         """Return True if the section's data continues after the byte range."""
-        return self.byte_range is not None and self.has_bytes and self.byte_range.end < self.data_end
+        return self.byte_range is not None and self.has_bytes and self.byte_range.end < self.data.end
 
     def offset_of(self, stored: int | None) -> int:
         """Return the first offset of a block whose first batch has the stored offset `stored`.
@@ -160,20 +145,23 @@ def arrange(spec: JobSpec) -> list[PartitionWork]:
     extents and control batches of every partition cover [base_offset, upper_offset) without gap or overlap,
     and no input's part overlaps another's.
     """
-    partitions = {PartitionId(each.topic_id, each.partition): each for each in spec.partitions}
-    parts: defaultdict[PartitionId, list[InputPart]] = defaultdict(list)
+    partitions = {(each.topic_id.int, each.partition): each for each in spec.partitions}
+    parts: dict[tuple[int, int], list[InputPart]] = {key: [] for key in partitions}
     for index, job_input in enumerate(spec.inputs):
-        for partition_id, extents in _by_partition(_verified(job_input.extents)).items():
-            if partition_id not in partitions:
+        for extents in partition_groups(_verified(job_input.extents)):
+            extents.sort(key=_base_offset)
+            first = extents[0]
+            found = parts.get((first.topic_id.int, first.partition))
+            if found is None:
                 raise InvalidInputError(
                     f"job {spec.job_id}: {job_input.object_name} has an extent of"
-                    f" {_name(partition_id)}, which is not a partition of the job"
+                    f" {first.topic_id}/{first.partition}, which is not a partition of the job"
                 )
-            parts[partition_id].append(InputPart(index, extents))
+            found.append(InputPart(index, tuple(extents)))
     work = []
-    for partition_id in sorted(partitions):
-        partition = partitions[partition_id]
-        ordered = tuple(sorted(parts[partition_id], key=lambda part: part.extents[0].base_offset))
+    for key in sorted(partitions):
+        partition = partitions[key]
+        ordered = tuple(sorted(parts[key], key=lambda part: part.extents[0].base_offset))
         _check_cover(spec, partition, [extent for part in ordered for extent in part.extents])
         if ordered:
             ordered = _with_controls(partition, ordered)
@@ -193,9 +181,11 @@ def _with_controls(partition: JobPartition, parts: tuple[InputPart, ...]) -> tup
 
 def _verified(extents: Iterable[Extent]) -> Iterator[Extent]:
     """Yield the extents of a file that this version can read, without `unique_keys` of other kernels."""
+    known: FileFormat | None = None
     for extent in extents:
-        known = extent.format
-        check_format(extent.object_name, known.version, known.required_features)
+        if extent.format is not known:  # the extents of a file share one
+            known = extent.format
+            check_format(extent.object_name, known.version, known.required_features)
         foreign = extent.unique_keys and known.kernel_digest != KERNEL_DIGEST
         yield extent._replace(unique_keys=False) if foreign else extent
 
@@ -231,16 +221,13 @@ def input_uses(work: Sequence[PartitionWork], *, deduplicated_only: bool) -> dic
         for part in each.parts:
             if part.has_bytes:
                 before = uses.get(part.input_index)
-                end = max(before.end if before is not None else 0, part.data_end)
+                end = max(before.end if before is not None else 0, part.data.end)
                 uses[part.input_index] = InputUse(position, part, end)
     return uses
 
 
-def _by_partition(extents: Iterable[Extent]) -> dict[PartitionId, tuple[Extent, ...]]:
-    return {
-        partition_id: tuple(sorted(each, key=lambda extent: extent.base_offset))
-        for partition_id, each in by_partition(extents).items()
-    }
+def _base_offset(extent: Extent) -> int:
+    return extent.base_offset
 
 
 def _check_cover(spec: JobSpec, partition: JobPartition, extents: Sequence[Extent]) -> None:
@@ -249,7 +236,3 @@ def _check_cover(spec: JobSpec, partition: JobPartition, extents: Sequence[Exten
             f"job {spec.job_id}: partition {partition.topic_name}-{partition.partition}: the extents do not"
             f" cover [{partition.base_offset}, {partition.upper_offset}): {problem}"
         )
-
-
-def _name(partition_id: PartitionId) -> str:
-    return f"{partition_id.topic_id}/{partition_id.partition}"

@@ -75,7 +75,7 @@ class SectionStream:
         """Request the object for its first part, if that has bytes and bytes can be read in advance."""
         if self._thread is None or self._closed or self._was_opened or part.cut_before or not part.has_bytes:
             return
-        self._open(part.data_start - SECTION_START_LENGTH)
+        self._open(part.data.start - SECTION_START_LENGTH)
         if isinstance(self._source, ReadAhead):
             self._source.start()
 
@@ -130,24 +130,24 @@ class SectionStream:
         section = partition.topic_id, partition.partition
         if part.cut_before:
             return self._enter_at_block(section, part)
-        reader = self._open(part.data_start - SECTION_START_LENGTH)
-        reader.enter(section, part.data_end)
-        if part.data_start < reader.position:
+        reader = self._open(part.data.start - SECTION_START_LENGTH)
+        reader.enter(section, part.data.end)
+        if part.data.start < reader.position:
             raise CorruptDataError(
                 f"{self._input.object_name} has no section of {partition.topic_id}/{partition.partition} at"
-                f" byte {part.data_start}, but the catalog has an extent there: the data is of another one"
+                f" byte {part.data.start}, but the catalog has an extent there: the data is of another one"
             )
-        reader.skip_to_data(part.data_start)
+        reader.skip_to_data(part.data.start)
         return part.extents[0].base_offset
 
     def _enter_at_block(self, section: tuple[UUID, int], part: InputPart) -> int | None:
         """Enter the section at the first block of its byte range; return None if no block starts there."""
-        found = self._index_of(section, part).block_from(part.read_start - part.data_start)
-        if found is None or part.data_start + found[0] >= part.read_end:
+        found = self._index_of(section, part).block_from(part.read_start - part.data.start)
+        if found is None or part.data.start + found[0] >= part.read_end:
             return None
-        position, base_offset = part.data_start + found[0], found[1]
+        position, base_offset = part.data.start + found[0], found[1]
         reader = self._open(position)
-        reader.enter(section, part.data_end)
+        reader.enter(section, part.data.end)
         reader.skip_to_block(position, base_offset)
         return part.offset_of(base_offset)
 
@@ -165,10 +165,10 @@ class SectionStream:
         index = SectionIndex.parse(
             block, name=name, file_id=self._input.file_id, position=located.start, section=section
         )
-        if index.data_length != part.data_end - part.data_start:
+        if index.data_length != part.data.end - part.data.start:
             raise CorruptDataError(
                 f"{name}: the index of section {section[0]}/{section[1]} covers {index.data_length} bytes of"
-                f" data, but the catalog has {part.data_end - part.data_start}"
+                f" data, but the catalog has {part.data.end - part.data.start}"
             )
         return index
 

@@ -128,7 +128,7 @@ class _Columns:
         for part in parts:
             if not part.has_bytes:
                 continue
-            index, start, end = part.input_index, part.data_start, part.data_end
+            index, start, end = part.input_index, part.data.start, part.data.end
             size += end - start
             start -= SECTION_START_LENGTH
             before = self.files.get(index)
@@ -177,7 +177,7 @@ class _Columns:
             self.extents.append(
                 (extent.leader_epoch, extent.record_count, extent.min_timestamp, extent.max_timestamp)
             )
-        self.sections.append((slot, part.data_start, part.data_end, first, len(self.extents)))
+        self.sections.append((slot, part.data.start, part.data.end, first, len(self.extents)))
         self.parts.append(part)
         self.max_extents = max(self.max_extents, len(extents))
 

@@ -236,7 +236,7 @@ class _GroupRun:
             source.prefetch(part)
         places = dict(zip(plan.files, plan.file_rows[:, FILE_START].tolist(), strict=True))
         for index, part in firsts.items():
-            start, end = part.data_start - SECTION_START_LENGTH, plan.files[index].end
+            start, end = part.data.start - SECTION_START_LENGTH, plan.files[index].end
             found = source.peek(part, start, end)
             if found is None:
                 return False
@@ -374,7 +374,7 @@ class _GroupRun:
         end = plan.partitions[written - 1, SECTIONS_END]
         last = {plan.parts[section].input_index: plan.parts[section] for section in sections if section < end}
         for part in last.values():
-            source.skip_to(part, part.data_end)
+            source.skip_to(part, part.data.end)
 
 
 def _entry_of(work: PartitionWork, *, unique_keys: bool, row: list[int]) -> SectionEntry:

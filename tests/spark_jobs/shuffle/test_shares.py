@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from catalog.jobs.byte_ranges import ByteRange
 from catalog.model import Extent, FileKind, JobPartition, PartitionId
 from core.errors import CorruptDataError
 from object_format.codecs.codec import Codec
@@ -18,7 +19,7 @@ from object_store.local.store import LocalStore
 from spark_jobs.report import CompactionReport
 from spark_jobs.shuffle.plan import plan_shuffle
 from spark_jobs.shuffle.shares import Share, ShareSizes, make_shares, runs_of
-from spark_jobs.task.arrangement import ByteRange, InputPart, PartitionWork
+from spark_jobs.task.arrangement import InputPart, PartitionWork
 from tests.spark_jobs.compaction_harness import CompactionHarness
 from tests.spark_jobs.reference_log import BatchToWrite, batch
 from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
@@ -191,9 +192,9 @@ def test_each_byte_of_data_is_in_exactly_one_share(
             continue
         assert byte_ranges[0].start == 0
         assert [each.start for each in byte_ranges[1:]] == [each.end for each in byte_ranges[:-1]]
-        assert byte_ranges[-1].end == max(part.data_end for work in works for part in work.parts)
+        assert byte_ranges[-1].end == max(part.data.end for work in works for part in work.parts)
     if not has_index:
-        starts = {part.data_start for work in works for part in work.parts}
+        starts = {part.data.start for work in works for part in work.parts}
         assert {share.byte_range.start for share in shares if share.byte_range} <= {0} | starts
     seen: dict[tuple[int, int], list[ByteRange | None]] = {}
     for share in shares:

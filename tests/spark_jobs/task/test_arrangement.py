@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from catalog.jobs.byte_ranges import ByteRange
 from catalog.model import PartitionId
 from core.errors import InvalidInputError
 from object_format.segment_file import SegmentKind
-from spark_jobs.task.arrangement import ByteRange, InputPart, arrange
+from spark_jobs.task.arrangement import InputPart, arrange
 from tests.spark_jobs.compaction_harness import CompactionHarness
 from tests.spark_jobs.reference_log import batch
 
@@ -68,7 +69,7 @@ def test_data_beyond_a_byte_range_is_cut_off(tmp_path: Path) -> None:
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [batch((b"a", b"1"))]}, kind=SegmentKind.COMPACTED)
     whole = InputPart(0, tuple(harness.log.extents[partition_id]))
-    start, end = whole.data_start, whole.data_end
+    start, end = whole.data
 
     def cuts(first: int, last: int) -> tuple[bool, bool]:
         part = replace(whole, byte_range=ByteRange(first, last))
