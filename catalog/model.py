@@ -431,12 +431,16 @@ class JobPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInput:
-    """Input file of a job, with those of its extents that the job reads, in file order."""
+    """Input file of a job, with those of its extents that the job reads, in file order.
+
+    With `is_whole`, these are all live extents of the file, and the job claims the file instead of them.
+    """
 
     file_id: UUID
     object_name: str
     size: int
     extents: tuple[Extent, ...]
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,6 +187,7 @@ class JobDraft:
                 object_name=view.object_name,
                 size=view.size,
                 extents=tuple(found[view.file_id]),
+                is_whole=len(found[view.file_id]) == view.whole_extents,
             )
             for view in self._files.values()
             if view.file_id in found

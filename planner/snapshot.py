@@ -112,7 +112,11 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileView:
-    """A segment file with live extents, and their number; 0 if it was not counted."""
+    """A segment file with live extents, and their number; 0 if it was not counted.
+
+    A job that takes `whole_extents` of the file takes all of its live extents, and claims the file. It is 0
+    if the snapshot may lack some of them.
+    """
 
     file_id: UUID
     object_name: str
@@ -120,6 +124,7 @@ class FileView:
     kind: FileKind
     committed_ms: int
     extents: int = 0
+    whole_extents: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

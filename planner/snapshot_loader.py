@@ -231,7 +231,7 @@ class _Loader:
         self._is_complete = self._is_complete and found.is_complete
         files = tuple(
             Mergeable(
-                file=_file_view(each.file),
+                file=replace(_file_view(each.file), whole_extents=len(each.extents)),
                 extents=each.extents,
                 live_bytes=each.live_bytes,
                 dead_bytes=each.dead_bytes,
@@ -316,6 +316,7 @@ class _Loader:
                 size=file.size,
                 kind=file.extents[0].file_kind,
                 committed_ms=min(extent.committed_ms for extent in file.extents),
+                whole_extents=len(file.extents) if file.is_whole else 0,
             )
         return files
 

@@ -9,6 +9,7 @@ reader rejects newer versions. A job has the lowest version whose readers run it
 |---|---|
 | 1 | |
 | 2 | the aborted transactions and the control batches that a job removes |
+| 3 | files that a job claims as a whole |
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ from core.errors import CorruptDataError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-SPEC_VERSION: Final = 2
 _PLAIN_VERSION: Final = 1
+_TRANSACTIONS_VERSION: Final = 2
+_FILES_VERSION: Final = 3
+SPEC_VERSION: Final = _FILES_VERSION
 _PARTITION: Final = (
     "partition",
     "topic_name",
@@ -57,10 +60,10 @@ def write_spec(spec: JobSpec) -> bytes:
     topics = {each.topic_id.int: each.topic_id for each in spec.partitions}
     topics |= {extent.topic_id.int: extent.topic_id for file in spec.inputs for extent in file.extents}
     topic_indexes = {key: index for index, key in enumerate(sorted(topics))}
-    has_transactions = any(partition.aborted or partition.controls for partition in spec.partitions)
+    has_transactions = _has_transactions(spec)
     return orjson.dumps(
         {
-            "version": SPEC_VERSION if has_transactions else _PLAIN_VERSION,
+            "version": version_of(spec),
             "job_id": spec.job_id,
             "created_ms": spec.created_ms,
             "now_ms": spec.now_ms,
@@ -84,6 +87,17 @@ def write_spec(spec: JobSpec) -> bytes:
     )
 
 
+def version_of(spec: JobSpec) -> int:
+    """Return the lowest version whose readers run the job right."""
+    if any(file.is_whole for file in spec.inputs):
+        return _FILES_VERSION
+    return _TRANSACTIONS_VERSION if _has_transactions(spec) else _PLAIN_VERSION
+
+
+def _has_transactions(spec: JobSpec) -> bool:
+    return any(partition.aborted or partition.controls for partition in spec.partitions)
+
+
 def _write_transactions(spec: JobSpec) -> dict[str, Any]:
     return {
         "aborted": [[tuple(each) for each in partition.aborted] for partition in spec.partitions],
@@ -96,6 +110,7 @@ def _write_input(file: JobInput, topic_indexes: dict[int, int]) -> dict[str, Any
         "file_id": file.file_id,
         "object_name": file.object_name,
         "size": file.size,
+        "is_whole": file.is_whole,
         "kind": file.extents[0].file_kind.value if file.extents else FileKind.INGESTION.value,
         "format": file.extents[0].format if file.extents else FileFormat(),
         "extents": [(topic_indexes[extent.topic_id.int], *extent[1:15]) for extent in file.extents],
@@ -166,6 +181,7 @@ def _read_input(file: dict[str, Any], topics: Sequence[UUID]) -> JobInput:
         file_id=file_id,
         object_name=object_name,
         size=file["size"],
+        is_whole=file.get("is_whole", False),
         extents=tuple(
             Extent._make((topics[topic_index], *values, *of_file)) for topic_index, *values in file["extents"]
         ),

@@ -162,19 +162,21 @@ class Planning:
     def ingestion_files(self, limit: int, *, max_extents: int = 2**62, after: int = 0) -> IngestionPage:
         """Return the oldest `limit` ingestion files, in commit order, that have unclaimed extents.
 
-        Each file comes with these extents, in file order. The total of extents is at most `max_extents`,
-        except that the first file may exceed it. `after` is the `end` of the page before. A file that is
-        committed late may lie before it; a walk from 0 finds it.
+        Each file comes with these extents, in file order; it is whole if these are all its live ones. The
+        total of extents is at most `max_extents`, except that the first file may exceed it. `after` is the
+        `end` of the page before. A file that is committed late may lie before it; a walk from 0 finds it.
         """
         params = {"limit": limit, "max_extents": max_extents, "after": after}
         rows = self._database.read("planning.ingestion_files", _SQL["files_to_compact"], params)
-        files = self._with_unclaimed_extents({row.file_id: (row.object_name, row.size) for row in rows})
+        files = self._with_unclaimed_extents(
+            {row.file_id: (row.object_name, row.size, row.live_extents) for row in rows}
+        )
         return IngestionPage(files, rows[-1].sequence if rows else None)
 
     def inputs_of_candidates(self, candidates: Collection[QuarantineCandidate]) -> list[JobInput]:
         """Return quarantine candidates with their unclaimed extents, in commit order."""
         return self._with_unclaimed_extents(
-            {each.file_id: (each.object_name, each.size) for each in candidates}
+            {each.file_id: (each.object_name, each.size, None) for each in candidates}
         )
 
     def extents_of_files(self, file_ids: Collection[UUID]) -> list[Extent]:
@@ -183,17 +185,27 @@ class Planning:
         rows = self._database.read("planning.extents_of_files", _SQL["extents_of_files"], params)
         return [extent_from_row(row) for row in rows]
 
-    def _with_unclaimed_extents(self, files: Mapping[UUID, tuple[str, int]]) -> list[JobInput]:
-        """Return files, given by name and size, with their unclaimed extents."""
+    def _with_unclaimed_extents(self, files: Mapping[UUID, tuple[str, int, int | None]]) -> list[JobInput]:
+        """Return files with their unclaimed extents, given name, size and the number of live extents.
+
+        The number was read before, and no extent is added to a file. So a file with as many unclaimed extents
+        is whole.
+        """
         if not files:
             return []
         params = {"file_ids": arrays.uuids(files)}
         rows = self._database.read("planning.unclaimed_extents", _SQL["unclaimed_extents_of_files"], params)
         inputs = []
         for file_id, extents in by_file(map(extent_from_row, rows)).items():
-            object_name, size = files[file_id]
+            object_name, size, live_extents = files[file_id]
             inputs.append(
-                JobInput(file_id=file_id, object_name=object_name, size=size, extents=tuple(extents))
+                JobInput(
+                    file_id=file_id,
+                    object_name=object_name,
+                    size=size,
+                    extents=tuple(extents),
+                    is_whole=len(extents) == live_extents,
+                )
             )
         return inputs
 

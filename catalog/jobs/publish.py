@@ -33,12 +33,11 @@ from catalog.model import EPOCHS_IN_BATCHES, Exactness, FileKind, PartitionId
 from catalog.rows import format_params
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from catalog.database.connection import Row
     from catalog.database.pool import Transaction
-    from catalog.model import JobPartition, JobResult, JobSpec, OutputExtent, OutputFile
+    from catalog.model import Extent, JobPartition, JobResult, JobSpec, OutputExtent, OutputFile
 
 _SQL = load_queries("publish")
 _COMMIT = load_queries("commit")
@@ -55,25 +54,27 @@ class _Partition:
     exactness: Exactness
     has_transactions: bool
     new_first_dirty_offset: int
-    removed: list[Row] = field(default_factory=list)
+    removed: list[Extent] = field(default_factory=list)
     live_bytes: int = 0
     dirty_bytes: int = 0
     ingestion_extents: int = 0
     compacted_extents: int = 0
 
-    def remove(self, row: Row) -> None:
-        """Count a removed extent: a row of `remove_inputs`."""
-        self.removed.append(row)
-        self.live_bytes -= row.length
-        self.dirty_bytes -= row.length if row.last_offset >= self.first_dirty_offset else 0
-        self.ingestion_extents -= row.kind == FileKind.INGESTION
-        self.compacted_extents -= row.kind == FileKind.COMPACTED
+    def remove(self, extents: list[Extent]) -> None:
+        """Count removed extents, in offset order."""
+        self.removed = extents
+        for extent in extents:
+            self.live_bytes -= extent.length
+            self.dirty_bytes -= extent.length if extent.last_offset >= self.first_dirty_offset else 0
+            if extent.file_kind is FileKind.INGESTION:
+                self.ingestion_extents -= 1
+            else:
+                self.compacted_extents -= 1
 
     def add(self, extent: OutputExtent, now_ms: int) -> tuple[int, int]:
         """Count a new extent; return its `max_timestamp_so_far` and the commit time of its oldest data.
 
-        That is `now_ms` if retention has removed the data, and only control batches are left. The removed
-        extents are in offset order by now.
+        That is `now_ms` if retention has removed the data, and only control batches are left.
         """
         self.live_bytes += extent.length
         self.dirty_bytes += extent.length if extent.last_offset >= self.new_first_dirty_offset else 0
@@ -138,11 +139,8 @@ class JobPublication:
         self._transaction = transaction
         self._now_ms = now_ms
         self._partitions = {}
-        removed = self._lock_and_remove()
-        for row in removed:
-            self._transaction.keep_alive()
-            self._partitions[PartitionId(row.topic_id, row.partition)].remove(row)
-        self._check_missing()
+        self._lock_partitions()
+        self._remove_inputs()
         self._remove_transactions()
         new_extents = self._add_outputs()
         self._update_exactness()
@@ -150,12 +148,13 @@ class JobPublication:
         self._update_partitions()
         if new_extents:
             self._transaction.send(_SQL["insert_outputs"], _output_params(new_extents))
+        removed = by_file(extent for partition in self._partitions.values() for extent in partition.removed)
         return [
-            FileRemoval(file_id, len(rows), len(rows), sum(row.length for row in rows))
-            for file_id, rows in sorted(by_file(removed).items())
+            FileRemoval(file_id, len(extents), len(extents), sum(extent.length for extent in extents))
+            for file_id, extents in sorted(removed.items())
         ]
 
-    def _lock_and_remove(self) -> list[Row]:
+    def _lock_partitions(self) -> None:
         plans = self._publishable()
         locked = self._transaction.rows(
             _SQL["lock_partitions"],
@@ -188,14 +187,6 @@ class JobPublication:
                 has_transactions=row.has_transactions,
                 new_first_dirty_offset=clean_to,
             )
-        return self._transaction.rows(
-            _SQL["remove_inputs"],
-            {
-                "job_id": self._spec.job_id,
-                "topic_ids": arrays.uuids(key.topic_id for key in self._partitions),
-                "partitions": arrays.integers([key.partition for key in self._partitions]),
-            },
-        )
 
     def _publishable(self) -> dict[PartitionId, JobPartition]:
         """Return the partitions whose topics exist and still allow what the job did."""
@@ -208,20 +199,54 @@ class JobPublication:
             if plan.topic_id in compacts and (compacts[plan.topic_id] or not plan.deduplicate)
         }
 
-    def _check_missing(self) -> None:
-        for key, extents in self._inputs.items():
+    def _remove_inputs(self) -> None:
+        """Remove the job's extents from the locked partitions; those below the log start may be gone already.
+
+        Partitions whose topic was deleted, or is no longer compacted, keep theirs.
+        """
+        omitted = [key for key in self._inputs if key not in self._partitions]
+        params = {
+            "job_id": self._spec.job_id,
+            "topic_ids": arrays.uuids(key.topic_id for key in omitted),
+            "partitions": arrays.integers([key.partition for key in omitted]),
+        }
+        rows = self._transaction.rows(_SQL["remove_inputs"], params)
+        found = {PartitionId(row.topic_id, row.partition): set(row.base_offsets) for row in rows}
+        self._check_inputs(found)
+        for key, partition in self._partitions.items():
+            removed = found.get(key, set())
+            partition.remove([extent for extent in self._inputs[key] if extent.base_offset in removed])
+
+    def _check_inputs(self, found: Mapping[PartitionId, set[int]]) -> None:
+        """Raise JobInputsChangedError unless exactly the planned extents were removed.
+
+        Those below the log start offset may be missing. Others would be lost, because no output has their
+        records.
+        """
+        for key in self._partitions.keys() | found.keys():
             self._transaction.keep_alive()
-            partition = self._partitions.get(key)
-            if partition is None:
-                continue  # its topic was deleted, or is no longer compacted
-            removed = {row.base_offset for row in partition.removed}
-            for extent in extents:
-                if extent.base_offset not in removed and extent.last_offset >= partition.log_start_offset:
-                    raise JobInputsChangedError(
-                        f"job {self._spec.job_id}: the extent of topic {partition.plan.topic_name}, "
-                        f"partition {key.partition} at offset {extent.base_offset} is no longer the job's",
-                        remedy="fail the job; the planner will plan the remaining extents again",
-                    )
+            planned = {extent.base_offset for extent in self._inputs.get(key, ())}
+            removed = found.get(key, set())
+            if removed == planned:
+                continue
+            log_start_offset = self._partitions[key].log_start_offset if planned else 0
+            expired = {
+                extent.base_offset
+                for extent in self._inputs.get(key, ())
+                if extent.last_offset < log_start_offset
+            }
+            if changed := (planned ^ removed) - (expired - removed):
+                offset = min(changed)
+                fault = "is no longer the job's" if offset in planned else "was not planned"
+                raise JobInputsChangedError(
+                    f"job {self._spec.job_id}: the extent of topic {self._topic_name(key)}, partition "
+                    f"{key.partition} at offset {offset} {fault}",
+                    remedy="fail the job; the planner will plan the remaining extents again",
+                )
+
+    def _topic_name(self, key: PartitionId) -> str:
+        partition = self._partitions.get(key)
+        return str(key.topic_id) if partition is None else partition.plan.topic_name
 
     def _remove_transactions(self) -> None:
         """Remove the control batches of the job's ranges, and aborted transactions without records.
@@ -255,7 +280,6 @@ class JobPublication:
             partition = self._partitions.get(key)
             if partition is None:
                 continue
-            partition.removed.sort(key=attrgetter("base_offset"))
             for extent in extents:
                 self._transaction.keep_alive()
                 if extent.last_offset < partition.log_start_offset:

@@ -2,6 +2,7 @@
 
 A job is submitted, then running, then completed or failed; a lost attempt makes it submitted again. From its
 submission to its end, a job claims its extents: no other job can claim them, and their files are not deleted.
+If it has all live extents of a file, it claims the file instead, so PostgreSQL writes one row for all.
 One attempt at a time owns a running job; reports of other attempts are rejected.
 
 An attempt that does not complete ends in one of these ways:
@@ -22,15 +23,17 @@ This version does not run, count or list them, and nothing waits for them.
 
 from __future__ import annotations
 
+import threading
 from itertools import groupby
 from operator import attrgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from psycopg.types.json import Jsonb
 
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
-from catalog.errors import ExtentsUnavailableError, JobNotFoundError, JobSupersededError
+from catalog.errors import JobNotFoundError, JobSupersededError
 from catalog.jobs.circuit_breaker import (
     OWN_FAULTS,
     BackOff,
@@ -42,27 +45,28 @@ from catalog.jobs.circuit_breaker import (
     record_success,
     set_probe,
 )
-from catalog.jobs.json_format import SPEC_VERSION, read_spec, write_spec
+from catalog.jobs.claims import claim_inputs, release_inputs
+from catalog.jobs.json_format import SPEC_VERSION, read_spec, version_of, write_spec
 from catalog.jobs.publish import JobPublication
 from catalog.jobs.quarantine import add_candidates
 from catalog.jobs.validation import check_result, check_spec
-from catalog.lifecycle.garbage import lock_files, subtract_from_files
 from catalog.lifecycle.reachability import observe, silence_params
-from catalog.model import Job, JobState, PartitionId
+from catalog.model import Job, JobState
 from core.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Mapping
     from uuid import UUID
 
     from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
-    from catalog.lifecycle.garbage import FileRemoval
-    from catalog.model import Extent, JobResult, JobSpec
+    from catalog.model import JobResult, JobSpec
     from core.ids import Ids
 
 _SQL = load_queries("jobs")
 _MAX_CLAIMED = 1000
+_MAX_SUBMITTED_SPECS: Final = 8
+"""A job of 16,000 extents takes 6 MB."""
 MAX_DEATHS: Final = 5
 _MIN_DEATHS_ALONE: Final = 2
 _MIN_BACKOFF_MS: Final = 10_000
@@ -91,6 +95,7 @@ class Jobs:
     def __init__(self, database: Database, ids: Ids) -> None:
         self._database = database
         self._ids = ids
+        self._submitted = _SubmittedSpecs()
 
     def submit(self, spec: JobSpec, *, moved_bytes: int = 0, nanodollars: int = 0) -> None:
         """Add a job and claim its extents; idempotent.
@@ -100,22 +105,22 @@ class Jobs:
         changed; plan again.
         """
         check_spec(spec)
-        extents = [extent for file in spec.inputs for extent in file.extents]
         encoded = write_spec(spec).decode()
 
         def work(transaction: Transaction) -> None:
             params = {
                 "job_id": spec.job_id,
                 "spec": encoded,
+                "spec_version": version_of(spec),
                 "now_ms": transaction.now_ms(),
                 "moved_bytes": moved_bytes,
                 "nanodollars": nanodollars,
             }
             if transaction.count(_SQL["insert_job"], params):
-                _claim_extents(transaction, spec, extents)
-                _check_transactions(transaction, spec)
+                claim_inputs(transaction, spec)
 
         self._database.transact("jobs.submit", work)
+        self._submitted.add(spec)
 
     def recent_work(self, window_ms: int) -> RecentWork:
         """Return totals over the jobs that were submitted in the last `window_ms` milliseconds."""
@@ -153,11 +158,15 @@ class Jobs:
             "spec_version": SPEC_VERSION,
         }
 
+        known = self._submitted.all()
+
         def work(transaction: Transaction) -> list[Row]:
             found = transaction.rows(_SQL["find_claimed"], params)
-            return found or self._claim(transaction, params)
+            return found or self._claim(transaction, {**params, "known": arrays.uuids(known)})
 
-        return [_job_from_row(row) for row in self._database.transact("jobs.claim", work)]
+        jobs = [_job_from_row(row, known) for row in self._database.transact("jobs.claim", work)]
+        self._submitted.remove(job.spec.job_id for job in jobs)
+        return jobs
 
     @staticmethod
     def _claim(transaction: Transaction, params: dict[str, object]) -> list[Row]:
@@ -341,7 +350,7 @@ class Jobs:
                 return
             now_ms = transaction.now_ms()
             removed = publication.run(transaction, now_ms)
-            _release_extents(transaction, result.job_id, removed, now_ms)
+            release_inputs(transaction, result.job_id, removed, now_ms)
             self._finish(
                 transaction, result.job_id, JobState.COMPLETED, result.attempt_id, counts=result.counts
             )
@@ -384,7 +393,7 @@ class Jobs:
         max_files: int,
         repeatedly: bool = False,
     ) -> None:
-        _release_extents(transaction, spec.job_id)
+        release_inputs(transaction, spec.job_id)
         self._finish(transaction, spec.job_id, JobState.FAILED, attempt_id, failure=failure)
         if suspects:
             add_candidates(transaction, spec, suspects, failure, max_files=max_files, repeatedly=repeatedly)
@@ -396,7 +405,7 @@ class Jobs:
             state, _, _ = self._lock(transaction, job_id)
             if state not in _OPEN:
                 return False
-            _release_extents(transaction, job_id)
+            release_inputs(transaction, job_id)
             self._finish(transaction, job_id, JobState.FAILED, None, failure=reason)
             return True
 
@@ -453,8 +462,6 @@ class Jobs:
         failure: str | None = None,
         counts: dict[str, int] | None = None,
     ) -> None:
-        params = {"job_id": job_id}
-        transaction.send(_SQL["delete_job_files"], params)
         transaction.send(
             _SQL["finish_job"],
             {
@@ -480,84 +487,34 @@ class Jobs:
         return [_job_from_row(row) for row in self._database.read("jobs.list", _SQL["list_jobs"], params)]
 
 
-def _claim_extents(transaction: Transaction, spec: JobSpec, extents: Sequence[Extent]) -> None:
-    params = {
-        "job_id": spec.job_id,
-        "topic_ids": arrays.uuids(extent.topic_id for extent in extents),
-        "partitions": arrays.integers([extent.partition for extent in extents]),
-        "base_offsets": arrays.bigints([extent.base_offset for extent in extents]),
-    }
-    lock_params = {
-        **params,
-        "last_offsets": arrays.bigints([extent.last_offset for extent in extents]),
-        "file_ids": arrays.uuids(extent.file_id for extent in extents),
-    }
-    # The extents are distinct, because `check_spec` has found no overlap.
-    locked = transaction.rows(_SQL["lock_inputs"], lock_params)
-    if len(locked) != len(extents):
-        available = {(row.topic_id, row.partition, row.base_offset) for row in locked}
-        missing = next(
-            extent
-            for extent in extents
-            if (extent.topic_id, extent.partition, extent.base_offset) not in available
-        )
-        raise ExtentsUnavailableError(
-            f"job {spec.job_id}: the extent of topic {missing.topic_id}, partition {missing.partition} at "
-            f"offset {missing.base_offset} was removed, or another job has claimed it",
-            remedy="plan again",
-        )
-    files = sorted(spec.inputs, key=lambda file: file.file_id)
-    file_params = {
-        "job_id": spec.job_id,
-        "file_ids": arrays.uuids(file.file_id for file in files),
-        "claims": arrays.bigints([len(file.extents) for file in files]),
-    }
-    lock_files(transaction, (file.file_id for file in files))
-    transaction.send(_SQL["claim_inputs"], params)
-    transaction.send(_SQL["add_claims"], file_params)
-    transaction.send(_SQL["insert_job_files"], file_params)
+class _SubmittedSpecs:
+    """The last specifications that this process has submitted and not claimed, a bounded number; thread-safe.
 
-
-def _check_transactions(transaction: Transaction, spec: JobSpec) -> None:
-    """Raise ExtentsUnavailableError unless the job may drop and keep what it would.
-
-    It keeps to the last stable offset, knows all aborted transactions of its range, and removes no control
-    batch whose transaction has records before the range. Its extents are claimed, so this stays true.
+    A watcher usually claims the jobs that it has planned. Its specification of a job of thousands of extents
+    is then read from nowhere. Those with transactions are left out, because an extent has a field for them
+    that is not stored.
     """
-    ranges = {PartitionId(each.topic_id, each.partition): each for each in spec.partitions}
-    params = {
-        "topic_ids": arrays.uuids(key.topic_id for key in ranges),
-        "partitions": arrays.integers([key.partition for key in ranges]),
-        "base_offsets": arrays.bigints([each.base_offset for each in ranges.values()]),
-        "upper_offsets": arrays.bigints([each.upper_offset for each in ranges.values()]),
-    }
-    for row in transaction.rows(_SQL["aborted_in_inputs"], params):
-        planned = ranges[PartitionId(row.topic_id, row.partition)]
-        known = {(each.producer_id, each.last_offset) for each in planned.aborted}
-        unknown = set(zip(row.producer_ids, row.last_offsets, strict=True)) - known
-        if row.splits or unknown or planned.upper_offset > row.last_stable_offset:
-            raise ExtentsUnavailableError(
-                f"job {spec.job_id}: the transactions of topic {planned.topic_name}, partition "
-                f"{planned.partition} have changed since the job was planned",
-                remedy="plan again",
-            )
 
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._specs: dict[UUID, JobSpec] = {}
 
-def _release_extents(
-    transaction: Transaction, job_id: UUID, removed: Sequence[FileRemoval] = (), now_ms: int = 0
-) -> None:
-    """Release the extents that a job still claims, and subtract removed ones from the files' counts.
+    def add(self, spec: JobSpec) -> None:
+        if any(partition.aborted or partition.controls for partition in spec.partitions):
+            return
+        with self._lock:
+            self._specs[spec.job_id] = spec
+            if len(self._specs) > _MAX_SUBMITTED_SPECS:
+                del self._specs[next(iter(self._specs))]
 
-    Extents are locked before files.
-    """
-    released = transaction.rows(_SQL["release_extents"], {"job_id": job_id})
-    lock_files(transaction, sorted({row.file_id for row in released} | {each.file_id for each in removed}))
-    subtract_from_files(transaction, removed, now_ms)
-    params = {
-        "file_ids": arrays.uuids(row.file_id for row in released),
-        "claims": arrays.bigints([-row.extents for row in released]),
-    }
-    transaction.send(_SQL["add_claims"], params)
+    def all(self) -> dict[UUID, JobSpec]:
+        with self._lock:
+            return dict(self._specs)
+
+    def remove(self, job_ids: Iterable[UUID]) -> None:
+        with self._lock:
+            for job_id in job_ids:
+                self._specs.pop(job_id, None)
 
 
 def _superseded(job_id: UUID, attempt_id: UUID) -> JobSupersededError:
@@ -571,9 +528,9 @@ def _unknown(job_id: UUID) -> JobNotFoundError:
     return JobNotFoundError(f"there is no job {job_id}")
 
 
-def _job_from_row(row: Row) -> Job:
+def _job_from_row(row: Row, known: Mapping[UUID, JobSpec] = MappingProxyType({})) -> Job:
     return Job(
-        spec=read_spec(row.spec),
+        spec=read_spec(row.spec) if row.spec is not None else known[row.job_id],
         state=JobState(row.state),
         attempt_id=row.attempt_id,
         application_id=row.application_id,

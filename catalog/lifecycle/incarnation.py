@@ -253,6 +253,7 @@ class Incarnations:
             # Garbage collection may have deleted inputs since the backup. The outputs of a lost publication
             # stay, because the catalog does not know their job any more.
             transaction.send(_SQL["release_open_claims"])
+            transaction.send(_SQL["release_claimed_files"])
             transaction.send(_SQL["delete_job_files"])
             transaction.send(_SQL["delete_open_jobs"])
         else:

@@ -79,6 +79,7 @@ class Repair:
             params = {"file_id": file_id, "now_ms": transaction.now_ms()}
             transaction.send(_SQL["release_stale_claims"], params)
             transaction.send(_SQL["lock_file"], params)
+            transaction.send(_SQL["release_stale_file"], params)
             transaction.send(_SQL["recount_file"], params)
 
         self._database.transact("repair.recount_file", work)

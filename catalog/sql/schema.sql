@@ -221,7 +221,9 @@ CREATE TRIGGER note_topic_change AFTER INSERT OR UPDATE OR DELETE ON local_leade
 -- retry_ms. live_bytes is the total of its extents, initial_bytes that at its commit, so
 -- that an index finds small files and mostly dead ones. A reader must know the format version and every one of the
 -- required features (`name@since`, separated by commas). kernel_digest identifies the kernels that wrote a compacted
--- file; a job trusts unique_keys of the extents only if it has the same kernels.
+-- file; a job trusts unique_keys of the extents only if it has the same kernels. claimed_extents counts the extents that
+-- open jobs claim. job_id is the open job that claims the file with all of its live extents; the extents do not name it.
+-- While it is set, a process of the previous release that removes extents leaves claimed_extents too large.
 CREATE TABLE files (
     file_id uuid PRIMARY KEY,
     object_name text COLLATE "C" NOT NULL UNIQUE,
@@ -241,7 +243,8 @@ CREATE TABLE files (
     format_version smallint NOT NULL DEFAULT 1,
     required_features text NOT NULL DEFAULT '',
     kernel_digest text NOT NULL DEFAULT '',
-    CONSTRAINT claims_are_live CHECK (claimed_extents BETWEEN 0 AND live_extents),
+    job_id uuid,
+    CONSTRAINT claims_are_live CHECK (claimed_extents >= 0 AND (claimed_extents <= live_extents OR job_id IS NOT NULL)),
     CONSTRAINT dead_without_extents CHECK ((dead_ms IS NULL) = (live_extents > 0))
 );
 CREATE INDEX files_dead ON files (dead_ms, file_id) WHERE dead_ms IS NOT NULL;
@@ -436,7 +439,7 @@ CREATE TABLE aborted_transactions (
 -- swept_ms is when the objects of superseded attempts were deleted; failures, retry_ms and suspected_ms are
 -- as in sessions. deaths counts attempts that ended with the
 -- death of a process, faults those that failed for reasons outside the input. A submitted job is not claimed
--- before not_before_ms.
+-- before not_before_ms. spec_version is that of the specification, null in jobs of earlier releases.
 CREATE TABLE jobs (
     job_id uuid PRIMARY KEY,
     sequence bigint GENERATED ALWAYS AS IDENTITY,
@@ -459,6 +462,7 @@ CREATE TABLE jobs (
     deaths integer NOT NULL DEFAULT 0,
     faults integer NOT NULL DEFAULT 0,
     not_before_ms bigint NOT NULL DEFAULT 0,
+    spec_version integer,
     CONSTRAINT running_has_attempt CHECK (
         state <> 'running' OR (attempt_id IS NOT NULL AND heartbeat_ms IS NOT NULL)
     )
@@ -541,6 +545,8 @@ $$;
 
 -- Commits of ingestion files fire none of these.
 CREATE TRIGGER note_planning_change AFTER UPDATE OF job_id OR DELETE ON extents
+    FOR EACH STATEMENT EXECUTE FUNCTION note_planning_change();
+CREATE TRIGGER note_planning_change AFTER UPDATE OF job_id ON files
     FOR EACH STATEMENT EXECUTE FUNCTION note_planning_change();
 CREATE TRIGGER note_planning_change
     AFTER UPDATE OF log_start_offset, first_dirty_offset, compacted_extents, exactness ON partitions

@@ -116,6 +116,8 @@ class Scene:
     catalog: Catalog
     ids: Ids
     session_id: UUID
+    claims_files: bool = True
+    """Whether jobs claim files of which they have all live extents, as the planner's jobs do."""
 
     @classmethod
     def set_up(cls, catalog: Catalog, ids: Ids) -> Scene:
@@ -187,12 +189,14 @@ class Scene:
         by_file: dict[UUID, list[Extent]] = {}
         for extent in extents:
             by_file.setdefault(extent.file_id, []).append(extent)
+        live = {each.file_id: each.live_extents for each in self.catalog.planning.files_of(by_file)}
         inputs = tuple(
             JobInput(
                 file_id=file_id,
                 object_name=group[0].object_name,
                 size=1000,
                 extents=tuple(sorted(group, key=lambda each: (each.position, each.base_offset))),
+                is_whole=self.claims_files and len(group) == live.get(file_id),
             )
             for file_id, group in by_file.items()
         )

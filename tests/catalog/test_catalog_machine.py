@@ -166,8 +166,9 @@ class CatalogMachine(RuleBasedStateMachine):
         return results
 
     @precondition(lambda self: self.topics)
-    @rule(data=st.data(), reaches=st.booleans())
-    def submit_job(self, data: st.DataObject, reaches: bool) -> None:
+    @rule(data=st.data(), reaches=st.booleans(), claims_files=st.booleans())
+    def submit_job(self, data: st.DataObject, reaches: bool, claims_files: bool) -> None:
+        self.scene.claims_files = claims_files
         topic = data.draw(st.sampled_from(self.topics))
         extents = self.scene.extents(topic, data.draw(st.integers(0, _PARTITIONS - 1)))
         if not extents:

@@ -119,7 +119,7 @@ def test_an_agent_that_was_fenced_while_it_was_stopped_commits_nothing(server: P
 
 
 @pytest.mark.parametrize(
-    ("step", "end"), [("_check_missing", _IDLE), ("_update_partitions", _ENDED_BY_WAITER)]
+    ("step", "end"), [("_check_inputs", _IDLE), ("_update_partitions", _ENDED_BY_WAITER)]
 )
 def test_a_driver_that_freezes_while_it_publishes_loses_its_locks(
     server: PostgresNode, step: str, end: str

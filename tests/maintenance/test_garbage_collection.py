@@ -590,7 +590,10 @@ def test_uploads_of_a_job_of_a_newer_version_hold_up_nothing(
     (job,) = system.catalog.jobs.claim("a newer driver", 1)
     assert job.attempt_id is not None
     with psycopg.connect(catalog_url, autocommit=True) as connection:
-        connection.execute("UPDATE siltstone.jobs SET spec = jsonb_set(spec::jsonb, '{version}', '99')::json")
+        connection.execute(
+            "UPDATE siltstone.jobs SET spec_version = 99,"
+            " spec = jsonb_set(spec::jsonb, '{version}', '99')::json"
+        )
     of_job = compacted_name(job.spec.job_id, job.attempt_id, system.ids.new_uuid())
     verdicts: list[bool] = []
 

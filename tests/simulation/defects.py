@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from catalog.commit import assignment, sequences
 from catalog.commit import attempt as commits
 from catalog.commit.attempt import CommitAttempt
-from catalog.jobs import repository as jobs
+from catalog.jobs import claims
 from catalog.jobs.publish import JobPublication
 from catalog.jobs.repository import Jobs
 from tests.simulation.environment import Rules
@@ -75,7 +75,7 @@ def _repeat_commits(patch: pytest.MonkeyPatch) -> None:
 def _publish_late_attempts(patch: pytest.MonkeyPatch) -> None:
     """Check neither the attempt of a job nor whether its inputs are live."""
     patch.setattr(Jobs, "_may_publish", lambda *_: True)
-    patch.setattr(JobPublication, "_check_missing", lambda _publication: None)
+    patch.setattr(JobPublication, "_check_inputs", lambda *_arguments: None)
 
 
 def _commit_in_fenced_sessions(patch: pytest.MonkeyPatch) -> None:
@@ -89,20 +89,21 @@ def _commit_in_fenced_sessions(patch: pytest.MonkeyPatch) -> None:
 
 def _publish_below_the_log_start(patch: pytest.MonkeyPatch) -> None:
     """Records that DeleteRecords or retention removed during the job come back."""
-    lock = JobPublication._lock_and_remove
+    lock = JobPublication._lock_partitions
 
-    def lock_with_log_start_zero(publication: JobPublication) -> list[Row]:
-        removed = lock(publication)
+    def lock_with_log_start_zero(publication: JobPublication) -> None:
+        lock(publication)
         for partition in publication._partitions.values():
             partition.log_start_offset = 0
-        return removed
 
-    patch.setattr(JobPublication, "_lock_and_remove", lock_with_log_start_zero)
-    patch.setattr(JobPublication, "_check_missing", lambda _publication: None)
+    patch.setattr(JobPublication, "_lock_partitions", lock_with_log_start_zero)
+    patch.setattr(JobPublication, "_check_inputs", lambda *_arguments: None)
 
 
 def _claim_twice(patch: pytest.MonkeyPatch) -> None:
-    _change(patch, jobs._SQL, "lock_inputs", b"WHERE e.job_id IS NULL", b"WHERE true")
+    _change(patch, claims._SQL, "lock_inputs", b"WHERE e.job_id IS NULL AND f.job_id IS NULL", b"WHERE true")
+    unclaimed = b"AND f.claimed_extents = 0 AND f.job_id IS NULL"
+    _change(patch, claims._SQL, "claim_files", unclaimed, b"")
 
 
 def _change(

@@ -58,10 +58,12 @@ ORDER BY file_id;
 SELECT file_id FROM files WHERE file_id = ANY (%(file_ids)s::uuid[]) ORDER BY file_id FOR UPDATE;
 
 -- name: subtract_from_files
--- Subtract removed extents from the counts of their files. A file without live extents is dead from now on.
+-- Subtract removed extents from the counts of their files. `claimed` are those that name a job; a job may claim the
+-- whole file instead. A file without live extents is dead from now on.
 UPDATE files AS f
 SET live_extents = f.live_extents - v.removed,
-    claimed_extents = f.claimed_extents - v.claimed,
+    claimed_extents = CASE WHEN f.job_id IS NULL THEN f.claimed_extents - v.claimed
+                           ELSE f.live_extents - v.removed END,
     live_bytes = f.live_bytes - v.bytes,
     dead_ms = CASE WHEN f.live_extents = v.removed THEN %(now_ms)s::bigint END
 FROM unnest(

@@ -92,6 +92,12 @@ UPDATE files AS f SET claimed_extents = f.claimed_extents - v.extents
 FROM (SELECT file_id, count(*) AS extents FROM released GROUP BY file_id) AS v
 WHERE f.file_id = v.file_id;
 
+-- name: release_claimed_files
+-- Release all files that jobs claim as a whole, after the extents.
+UPDATE files AS f SET job_id = NULL, claimed_extents = 0
+FROM job_files AS j
+WHERE f.file_id = j.file_id AND f.job_id = j.job_id;
+
 -- name: delete_job_files
 -- Delete all records of files that open jobs read.
 DELETE FROM job_files;

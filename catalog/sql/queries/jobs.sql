@@ -1,7 +1,7 @@
 -- name: insert_job
 -- Insert a job; a retry changes nothing.
-INSERT INTO jobs (job_id, state, spec, created_ms, moved_bytes, nanodollars)
-VALUES (%(job_id)s, 'submitted', %(spec)s, %(now_ms)s, %(moved_bytes)s, %(nanodollars)s)
+INSERT INTO jobs (job_id, state, spec, spec_version, created_ms, moved_bytes, nanodollars)
+VALUES (%(job_id)s, 'submitted', %(spec)s, %(spec_version)s, %(now_ms)s, %(moved_bytes)s, %(nanodollars)s)
 ON CONFLICT (job_id) DO NOTHING;
 
 -- name: recent_work
@@ -33,74 +33,6 @@ GROUP BY c.key
 ORDER BY total DESC
 LIMIT %(limit)s;
 
--- name: lock_inputs
--- Lock a new job's extents in the order of the key. Return those that it may claim: unchanged since the
--- planner read them, unclaimed, and of an existing partition.
-SELECT e.topic_id, e.partition, e.base_offset
-FROM unnest(
-    %(topic_ids)s::uuid[],
-    %(partitions)s::integer[],
-    %(base_offsets)s::bigint[],
-    %(last_offsets)s::bigint[],
-    %(file_ids)s::uuid[]
-) AS requested (topic_id, partition, base_offset, last_offset, file_id)
-JOIN extents AS e USING (topic_id, partition, base_offset, last_offset, file_id)
-JOIN partitions AS p USING (topic_id, partition)
-WHERE e.job_id IS NULL
-ORDER BY e.topic_id, e.partition, e.base_offset
-FOR UPDATE OF e;
-
--- name: aborted_in_inputs
--- Return what a job must agree with in the partitions with transactions, after its extents are locked: the last stable
--- offset, whether a control batch of the range aborts records before it that are still in the log, and the aborted
--- transactions that overlap the range, as arrays. Only ingestion files have records of aborted transactions.
-SELECT p.topic_id, p.partition, p.last_stable_offset,
-       coalesce(found.producer_ids, '{}') AS producer_ids, coalesce(found.last_offsets, '{}') AS last_offsets,
-       coalesce(found.splits, false) AS splits
-FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[], %(base_offsets)s::bigint[], %(upper_offsets)s::bigint[])
-    AS requested (topic_id, partition, base_offset, upper_offset)
-JOIN partitions AS p USING (topic_id, partition)
-CROSS JOIN LATERAL (
-    SELECT array_agg(a.producer_id) AS producer_ids, array_agg(a.last_offset) AS last_offsets,
-           bool_or(a.last_offset < requested.upper_offset AND a.first_offset < requested.base_offset AND EXISTS (
-               SELECT FROM extents AS e JOIN files AS f USING (file_id)
-               WHERE e.topic_id = a.topic_id AND e.partition = a.partition AND f.kind = 'ingestion'
-                 AND e.base_offset < requested.base_offset AND e.last_offset >= a.first_offset
-                 AND e.base_offset >= coalesce((
-                     SELECT max(x.base_offset) FROM extents AS x
-                     WHERE x.topic_id = a.topic_id AND x.partition = a.partition AND x.base_offset <= a.first_offset
-                 ), 0)
-           )) AS splits
-    FROM aborted_transactions AS a
-    WHERE a.topic_id = p.topic_id AND a.partition = p.partition
-      AND a.last_offset >= requested.base_offset AND a.first_offset < requested.upper_offset
-) AS found
-WHERE p.has_transactions;
-
--- name: claim_inputs
--- Mark extents as claimed by a job.
-UPDATE extents AS e
-SET job_id = %(job_id)s
-FROM unnest(
-    %(topic_ids)s::uuid[],
-    %(partitions)s::integer[],
-    %(base_offsets)s::bigint[]
-) AS requested (topic_id, partition, base_offset)
-WHERE e.topic_id = requested.topic_id AND e.partition = requested.partition AND e.base_offset = requested.base_offset;
-
--- name: add_claims
--- Add claimed extents to the counts of their files; negative numbers subtract.
-UPDATE files AS f
-SET claimed_extents = f.claimed_extents + v.claims
-FROM unnest(%(file_ids)s::uuid[], %(claims)s::bigint[]) AS v (file_id, claims)
-WHERE f.file_id = v.file_id;
-
--- name: insert_job_files
--- Protect a job's input files from garbage collection until the job has finished.
-INSERT INTO job_files (file_id, job_id)
-SELECT file_id, %(job_id)s FROM unnest(%(file_ids)s::uuid[]) AS file_id
-ON CONFLICT DO NOTHING;
-
 -- name: find_claimed
 -- Return the jobs that an earlier attempt of the same claim took, if its result was lost.
 SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms,
@@ -120,14 +52,14 @@ WHERE state = 'running' AND application_id = %(application_id)s;
 -- specification this process cannot read. A job that would have to wait longer than any job does failed before the clock
 -- stepped back, and need not wait. Jobs whose processes have died several times are claimed separately, by the
 -- number of deaths; with `lets_others_run`, the only job that has failed since a job was completed is left out. A
--- probe is the job with the fewest faults, and need not wait.
+-- probe is the job with the fewest faults, and need not wait. The specifications that the process knows are left out.
 WITH picked AS (
     SELECT job_id, row_number() OVER (ORDER BY sequence) AS number
     FROM (
         SELECT job_id, sequence FROM jobs
         WHERE state = 'submitted'
             AND (not_before_ms NOT BETWEEN %(now_ms)s + 1 AND %(now_ms)s + %(max_backoff_ms)s::bigint OR %(is_probe)s)
-            AND (spec ->> 'version')::integer <= %(spec_version)s
+            AND coalesce(spec_version, (spec ->> 'version')::integer) <= %(spec_version)s
             AND (%(is_probe)s OR %(is_suspected)s = (deaths >= %(min_deaths)s))
             AND NOT (%(lets_others_run)s AND EXISTS (SELECT FROM compaction_breaker AS b WHERE b.job_ids = ARRAY[job_id]))
         ORDER BY CASE WHEN %(is_probe)s THEN faults WHEN %(is_suspected)s THEN deaths ELSE 0 END, sequence
@@ -146,8 +78,8 @@ claimed AS (
     WHERE j.job_id = picked.job_id
     RETURNING j.*
 )
-SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms,
-       not_before_ms
+SELECT job_id, state, CASE WHEN job_id = ANY (%(known)s::uuid[]) THEN NULL ELSE spec::text END AS spec, attempt_id,
+       application_id, heartbeat_ms, attempts, failure, counts, finished_ms, not_before_ms
 FROM claimed
 ORDER BY sequence;
 
@@ -183,7 +115,7 @@ FOR UPDATE;
 SELECT count(*) AS jobs FROM jobs
 WHERE state = 'submitted'
   AND (not_before_ms NOT BETWEEN %(now_ms)s + 1 AND %(now_ms)s + %(max_backoff_ms)s::bigint OR %(is_probe)s)
-  AND (spec ->> 'version')::integer <= %(spec_version)s;
+  AND coalesce(spec_version, (spec ->> 'version')::integer) <= %(spec_version)s;
 
 -- name: mark_silent_jobs
 -- Mark the running jobs without a recent heartbeat. Rows that another transaction has locked wait for the next
@@ -234,7 +166,7 @@ SELECT job_id FROM jobs, reachability
 WHERE state = 'running' AND deaths + 1 >= %(max_deaths)s AND suspected_ms > heartbeat_ms
   AND seen_ms - greatest(suspected_ms, since_ms) >= %(confirm_ms)s::bigint
   AND NOT EXISTS (SELECT FROM compaction_breaker WHERE pauses > 0)
-  AND (spec ->> 'version')::integer <= %(spec_version)s
+  AND coalesce(spec_version, (spec ->> 'version')::integer) <= %(spec_version)s
 ORDER BY sequence;
 
 -- name: lock_exhausted
@@ -260,27 +192,6 @@ SET state = %(state)s, attempt_id = coalesce(%(attempt_id)s, attempt_id), finish
     failure = %(failure)s, counts = %(counts)s
 WHERE job_id = %(job_id)s;
 
--- name: release_extents
--- Release the extents that a job still claims; return their number by file.
-WITH locked AS (
-    SELECT e.topic_id, e.partition, e.base_offset
-    FROM job_files AS j
-    JOIN extents AS e ON e.file_id = j.file_id AND e.job_id = j.job_id
-    WHERE j.job_id = %(job_id)s
-    ORDER BY e.topic_id, e.partition, e.base_offset
-    FOR UPDATE OF e
-),
-released AS (
-    UPDATE extents AS e SET job_id = NULL FROM locked AS l
-    WHERE e.topic_id = l.topic_id AND e.partition = l.partition AND e.base_offset = l.base_offset
-    RETURNING e.file_id
-)
-SELECT file_id, count(*) AS extents FROM released GROUP BY file_id ORDER BY file_id;
-
--- name: delete_job_files
--- End the protection of a job's input files from garbage collection.
-DELETE FROM job_files WHERE job_id = %(job_id)s;
-
 -- name: find_job
 -- Return one job.
 SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms,
@@ -297,7 +208,7 @@ SELECT state, finished_ms FROM jobs WHERE job_id = %(job_id)s;
 SELECT job_id, state, spec::text AS spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms,
        not_before_ms
 FROM jobs
-WHERE state = ANY (%(states)s::text[]) AND (spec ->> 'version')::integer <= %(spec_version)s
+WHERE state = ANY (%(states)s::text[]) AND coalesce(spec_version, (spec ->> 'version')::integer) <= %(spec_version)s
 ORDER BY sequence DESC
 LIMIT %(limit)s;
 

@@ -2,9 +2,9 @@
 -- Return the oldest ingestion files after a sequence number that have unclaimed extents, in commit order, without
 -- quarantine candidates and without files that have only extents of deleted topics. No extents are read while no topic
 -- is deleted. The total of these extents is bounded, except that the first file may exceed the bound.
-SELECT file_id, object_name, size, sequence
+SELECT file_id, object_name, size, sequence, live_extents
 FROM (
-    SELECT file_id, object_name, size, sequence,
+    SELECT file_id, object_name, size, sequence, live_extents,
            sum(live_extents - claimed_extents) OVER (ORDER BY sequence) AS extents,
            row_number() OVER (ORDER BY sequence) AS number
     FROM (
@@ -36,7 +36,7 @@ CROSS JOIN LATERAL (SELECT * FROM files WHERE files.file_id = requested.file_id 
 CROSS JOIN LATERAL (
     SELECT * FROM extents WHERE extents.file_id = f.file_id AND extents.job_id IS NULL OFFSET 0
 ) AS e
-WHERE (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+WHERE f.job_id IS NULL AND (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
 ORDER BY f.sequence, e.position, e.base_offset;
 
 -- name: extents_of_files
@@ -44,7 +44,7 @@ ORDER BY f.sequence, e.position, e.base_offset;
 SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp, e.max_timestamp,
        e.file_id, f.object_name, f.kind, f.format_version, f.required_features, f.kernel_digest, e.position, e.length,
        e.index_position, e.index_length, e.offset_shift, e.leader_epoch, e.unique_keys, e.committed_ms,
-       e.job_id AS claimed_by
+       coalesce(f.job_id, e.job_id) AS claimed_by
 FROM unnest(%(file_ids)s::uuid[]) AS requested (file_id)
 CROSS JOIN LATERAL (SELECT * FROM files WHERE files.file_id = requested.file_id OFFSET 0) AS f
 CROSS JOIN LATERAL (SELECT * FROM extents WHERE extents.file_id = f.file_id OFFSET 0) AS e
@@ -118,10 +118,11 @@ LIMIT %(limit)s;
 SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp, e.max_timestamp,
        e.file_id, e.object_name, e.kind, e.format_version, e.required_features, e.kernel_digest, e.position, e.length,
        e.index_position, e.index_length, e.offset_shift, e.leader_epoch, e.unique_keys, e.committed_ms,
-       e.job_id AS claimed_by
+       coalesce(e.file_job_id, e.job_id) AS claimed_by
 FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS requested (topic_id, partition)
 CROSS JOIN LATERAL (
-    SELECT each.*, f.object_name, f.kind, f.format_version, f.required_features, f.kernel_digest
+    SELECT each.*, f.object_name, f.kind, f.format_version, f.required_features, f.kernel_digest,
+           f.job_id AS file_job_id
     FROM extents AS each
     CROSS JOIN LATERAL (SELECT * FROM files WHERE files.file_id = each.file_id OFFSET 0) AS f
     WHERE each.topic_id = requested.topic_id AND each.partition = requested.partition AND f.kind = 'compacted'
@@ -206,7 +207,7 @@ ORDER BY sequence;
 SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp, e.max_timestamp,
        e.file_id, f.object_name, f.kind, f.format_version, f.required_features, f.kernel_digest, e.position, e.length,
        e.index_position, e.index_length, e.offset_shift, e.leader_epoch, e.unique_keys, e.committed_ms,
-       e.job_id AS claimed_by, e.control_producer_id, e.control_producer_epoch, e.control_commits
+       coalesce(f.job_id, e.job_id) AS claimed_by, e.control_producer_id, e.control_producer_epoch, e.control_commits
 FROM unnest(
     %(topic_ids)s::uuid[],
     %(partitions)s::integer[],

@@ -25,21 +25,20 @@ ORDER BY p.topic_id, p.partition
 FOR UPDATE OF p;
 
 -- name: remove_inputs
--- Remove the extents that a job claims in those of its partitions that the publication changes.
-WITH locked AS (
-    SELECT e.topic_id, e.partition, e.base_offset
-    FROM job_files AS j
-    JOIN extents AS e ON e.file_id = j.file_id AND e.job_id = j.job_id
-    JOIN unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS p (topic_id, partition)
-        ON p.topic_id = e.topic_id AND p.partition = e.partition
-    WHERE j.job_id = %(job_id)s
-    ORDER BY e.topic_id, e.partition, e.base_offset
-    FOR UPDATE OF e
+-- Remove the extents that a job claims, except those of partitions that the publication leaves out; return their base
+-- offsets by partition. The locks of the partitions keep retention and other publications from removing them.
+WITH removed AS (
+    DELETE FROM extents AS e
+    USING job_files AS j, files AS f
+    WHERE j.job_id = %(job_id)s AND f.file_id = j.file_id AND e.file_id = j.file_id
+      AND (e.job_id = j.job_id OR e.job_id IS NULL AND f.job_id = j.job_id)
+      AND NOT EXISTS (
+          SELECT FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS omitted (topic_id, partition)
+          WHERE omitted.topic_id = e.topic_id AND omitted.partition = e.partition
+      )
+    RETURNING e.topic_id, e.partition, e.base_offset
 )
-DELETE FROM extents AS e USING locked AS l, files AS f
-WHERE e.topic_id = l.topic_id AND e.partition = l.partition AND e.base_offset = l.base_offset
-  AND f.file_id = e.file_id
-RETURNING e.topic_id, e.partition, e.base_offset, e.last_offset, e.length, e.committed_ms, e.file_id, f.kind;
+SELECT topic_id, partition, array_agg(base_offset) AS base_offsets FROM removed GROUP BY topic_id, partition;
 
 -- name: remove_controls
 -- Remove the control batches in the ranges of a job.

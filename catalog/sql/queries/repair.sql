@@ -2,15 +2,17 @@
 -- Return the files of a page with wrong counts, or with extents that finished or unknown jobs claim, and the
 -- page's last file in any case. One statement reads one snapshot.
 WITH page AS (
-    SELECT file_id, object_name, live_extents, claimed_extents, live_bytes, dead_ms,
+    SELECT file_id, object_name, live_extents, claimed_extents, live_bytes, dead_ms, job_id,
            row_number() OVER (ORDER BY file_id DESC) = 1 AS last
     FROM (SELECT * FROM files WHERE file_id > %(after)s ORDER BY file_id LIMIT %(limit)s) AS f
 ),
 counted AS (
     SELECT f.file_id, f.object_name, f.live_extents, f.claimed_extents, f.live_bytes, f.dead_ms IS NOT NULL AS is_dead,
-           count(e.file_id) AS extents, count(e.job_id) AS claims, coalesce(sum(e.length), 0)::bigint AS bytes,
-           count(e.job_id) FILTER (WHERE NOT EXISTS (
-               SELECT FROM jobs AS j WHERE j.job_id = e.job_id AND j.state IN ('submitted', 'running')
+           count(e.file_id) AS extents, count(coalesce(f.job_id, e.job_id)) FILTER (WHERE e.file_id IS NOT NULL) AS claims,
+           coalesce(sum(e.length), 0)::bigint AS bytes,
+           count(coalesce(f.job_id, e.job_id)) FILTER (WHERE NOT EXISTS (
+               SELECT FROM jobs AS j
+               WHERE j.job_id = coalesce(f.job_id, e.job_id) AND j.state IN ('submitted', 'running')
            )) AS stale_claims, f.last
     FROM page AS f
     LEFT JOIN extents AS e USING (file_id)
@@ -39,10 +41,17 @@ WHERE e.topic_id = l.topic_id AND e.partition = l.partition AND e.base_offset = 
 -- Lock a file, as every transaction does that changes its counts.
 SELECT file_id FROM files WHERE file_id = %(file_id)s FOR UPDATE;
 
+-- name: release_stale_file
+-- Release a file that a finished or unknown job claims as a whole.
+UPDATE files AS f SET job_id = NULL, claimed_extents = 0
+WHERE f.file_id = %(file_id)s AND f.job_id IS NOT NULL
+  AND NOT EXISTS (SELECT FROM jobs AS j WHERE j.job_id = f.job_id AND j.state IN ('submitted', 'running'));
+
 -- name: recount_file
 -- Set a file's counts, and whether it is dead, from its extents.
 UPDATE files AS f
-SET live_extents = v.extents, claimed_extents = v.claims, live_bytes = v.bytes,
+SET live_extents = v.extents, claimed_extents = CASE WHEN f.job_id IS NULL THEN v.claims ELSE v.extents END,
+    live_bytes = v.bytes,
     dead_ms = CASE WHEN v.extents = 0 THEN coalesce(f.dead_ms, %(now_ms)s::bigint) END
 FROM (
     SELECT count(*) AS extents, count(job_id) AS claims, coalesce(sum(length), 0)::bigint AS bytes

@@ -745,12 +745,17 @@ def test_a_fault_that_is_reported_twice_counts_once(scene: Scene) -> None:
     assert scene.catalog.jobs.get(job.spec.job_id) == waiting
 
 
-def test_a_job_of_another_version_is_left_for_its_drivers(scene: Scene, catalog_url: str) -> None:
+@pytest.mark.parametrize("stored", [4, None])
+def test_a_job_of_another_version_is_left_for_its_drivers(
+    scene: Scene, catalog_url: str, stored: int | None
+) -> None:
+    """A job of an earlier release has its version only in the specification."""
     submit(scene, 2)
     with psycopg.connect(catalog_url) as connection:
         connection.execute(
-            "UPDATE jobs SET spec = jsonb_set(spec::jsonb, '{version}', '3')::json"
-            " WHERE sequence = (SELECT min(sequence) FROM jobs)"
+            "UPDATE jobs SET spec = jsonb_set(spec::jsonb, '{version}', '4')::json, spec_version = %s"
+            " WHERE sequence = (SELECT min(sequence) FROM jobs)",
+            [stored],
         )
 
     assert len(claim(scene)) == 1

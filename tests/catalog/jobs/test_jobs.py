@@ -15,6 +15,8 @@ from catalog.errors import (
     JobOutputError,
     JobSupersededError,
 )
+from catalog.jobs import repository
+from catalog.jobs.json_format import read_spec
 from catalog.jobs.repository import MAX_DEATHS
 from catalog.model import FileKind, JobState, PartitionId
 from core.clock import ManualClock
@@ -22,6 +24,7 @@ from core.errors import InvalidInputError
 from tests.catalog.scene import advance_log_start, run_of
 
 if TYPE_CHECKING:
+    from catalog.model import JobSpec
     from core.clock import Clock
     from tests.catalog.scene import Scene
 
@@ -92,6 +95,44 @@ def test_an_extent_is_claimed_by_one_job(scene: Scene) -> None:
     with pytest.raises(JobNotFoundError):
         scene.catalog.jobs.get(scene.ids.new_uuid())
     assert scene.catalog.jobs.counts()[JobState.SUBMITTED] == 1
+
+
+def test_a_process_does_not_read_the_jobs_that_it_has_just_submitted(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = scene.topic()
+    for _ in range(2):
+        scene.commit(topic, run_of(5))
+    specs = [scene.submitted([extent]) for extent in scene.extents(topic)]
+    with monkeypatch.context() as patch:
+        patch.setattr(repository, "read_spec", _read_nothing)
+        jobs = scene.catalog.jobs.claim("a driver", 2)
+    assert [job.spec for job in jobs] == specs
+    assert [scene.catalog.jobs.get(spec.job_id).spec for spec in specs] == specs
+    for job in jobs:
+        assert job.attempt_id is not None
+        scene.catalog.jobs.release(job.spec.job_id, job.attempt_id)
+    assert [job.spec for job in scene.catalog.jobs.claim("a driver", 2)] == specs
+
+
+def _read_nothing(_stored: str) -> JobSpec:
+    raise AssertionError("a specification was read")
+
+
+def test_a_process_remembers_a_bounded_number_of_submitted_jobs(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+
+    def count(stored: str) -> JobSpec:
+        read.append(stored)
+        return read_spec(stored)
+
+    monkeypatch.setattr(repository, "_MAX_SUBMITTED_SPECS", 2)
+    monkeypatch.setattr(repository, "read_spec", count)
+    specs = [scene.submitted([extent]) for extent in scene.extents(scene.topic_with_extents(3))]
+    assert [job.spec for job in scene.catalog.jobs.claim("a driver", 3)] == specs
+    assert len(read) == 1
 
 
 def test_removed_extents_cannot_be_claimed(scene: Scene) -> None:
@@ -179,7 +220,8 @@ def test_a_job_of_a_newer_version_holds_up_nothing(scene: Scene, clock: Clock, c
     newer, known = scene.submitted(scene.extents(topic)), scene.submitted(scene.extents(other))
     with psycopg.connect(catalog_url, autocommit=True) as connection:
         connection.execute(
-            "UPDATE jobs SET spec = jsonb_set(spec::jsonb, '{version}', '99')::json WHERE job_id = %s",
+            "UPDATE jobs SET spec = jsonb_set(spec::jsonb, '{version}', '99')::json, spec_version = 99"
+            " WHERE job_id = %s",
             (newer.job_id,),
         )
         assert (jobs.claimable(), jobs.claimable(is_probe=True)) == (1, 1)
@@ -319,6 +361,7 @@ def test_outputs_below_the_log_start_are_garbage(scene: Scene) -> None:
 
 
 def test_a_publication_is_rejected_when_an_input_is_missing(scene: Scene, catalog_url: str) -> None:
+    scene.claims_files = False
     topic = scene.topic()
     scene.commit(topic, run_of(5))
     job = scene.claimed(scene.extents(topic))

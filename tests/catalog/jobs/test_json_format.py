@@ -53,7 +53,13 @@ def _inputs(draw: st.DrawFn) -> JobInput:
             max_size=4,
         )
     )
-    return JobInput(file_id=file_id, object_name=name, size=draw(_OFFSETS), extents=tuple(extents))
+    return JobInput(
+        file_id=file_id,
+        object_name=name,
+        size=draw(_OFFSETS),
+        extents=tuple(extents),
+        is_whole=draw(st.booleans()),
+    )
 
 
 _SPECS = st.builds(
@@ -218,14 +224,15 @@ def test_a_specification_of_another_version_is_not_corrupt(spec: JobSpec) -> Non
     """Another process may be able to read it."""
     stored = orjson.loads(write_spec(spec))
 
-    with pytest.raises(JobVersionError, match=f"job {spec.job_id} has a specification of version 3"):
-        read_spec(orjson.dumps({**stored, "version": 3}))
+    with pytest.raises(JobVersionError, match=f"job {spec.job_id} has a specification of version 4"):
+        read_spec(orjson.dumps({**stored, "version": 4}))
 
 
 @given(_SPECS)
-def test_only_a_job_with_transactions_needs_the_newer_version(spec: JobSpec) -> None:
+def test_only_a_job_with_new_features_needs_a_newer_version(spec: JobSpec) -> None:
     has_transactions = any(each.aborted or each.controls for each in spec.partitions)
-    assert orjson.loads(write_spec(spec))["version"] == (2 if has_transactions else 1)
+    expected = 3 if any(file.is_whole for file in spec.inputs) else 2 if has_transactions else 1
+    assert orjson.loads(write_spec(spec))["version"] == expected
 
 
 def test_a_reader_of_the_older_version_refuses_a_job_with_transactions(

@@ -46,6 +46,11 @@ def _complete(scene: Scene) -> None:
     scene.catalog.jobs.complete(scene.result(job))
 
 
+def _claim(scene: Scene) -> None:
+    (file,) = scene.catalog.planning.ingestion_files(1).files
+    assert scene.submitted(file.extents).inputs[0].is_whole
+
+
 def _cancel(scene: Scene) -> None:
     (file,) = scene.catalog.planning.ingestion_files(1).files
     spec = scene.submitted(file.extents)
@@ -69,6 +74,7 @@ def _purge(scene: Scene) -> None:
 CHANGES: dict[str, Callable[[Scene], object]] = {
     "a file of a failed job": _quarantine,
     "a publication": _complete,
+    "a claimed file": _claim,
     "a cancelled job": _cancel,
     "retention": _expire,
     "deleted records": lambda scene: advance_log_start(

@@ -34,6 +34,7 @@ def _wait_for_a_blocked_connection(url: str) -> None:
 
 def test_a_publication_locks_extents_before_files(scene: Scene, catalog_url: str) -> None:
     """The removal of a deleted topic's extents uses the same order, so the two cannot deadlock."""
+    scene.claims_files = False
     kept, deleted = scene.topic("kept"), scene.topic("deleted")
     sections = {PartitionId(topic.topic_id, 0): [run_of(5)] for topic in (kept, deleted)}
     scene.catalog.commits.commit(scene.file(sections))
@@ -157,6 +158,7 @@ def test_a_missing_input_that_straddles_the_log_start_fails_the_publication(
     scene: Scene, catalog_url: str, start: int, *, is_missed: bool
 ) -> None:
     """Only an input that is wholly below the log start may be gone: retention removed it."""
+    scene.claims_files = False
     topic = scene.topic()
     for _ in range(3):
         scene.commit(topic, run_of(5))
@@ -212,6 +214,7 @@ def test_a_plan_of_a_history_that_lost_older_records_is_not_published(scene: Sce
 
 
 def test_a_missing_input_is_found_behind_partitions_of_deleted_topics(scene: Scene, catalog_url: str) -> None:
+    scene.claims_files = False
     deleted, kept = scene.topic("deleted"), scene.topic("kept")
     for topic in (deleted, kept):
         scene.commit(topic, run_of(5))
