@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from catalog.open import EmbeddedPostgres
+from tests.fixtures.memory import directory_in_memory
 from tests.fixtures.postgres import NOT_DURABLE, SHARED_SERVER, PostgresForTests
 from tests.mutation.judge import ROOT, Outcome, collect, measure, outcomes, require_survival_of_unchanged
 from tests.mutation.mutants import mutant_at, positions_of
@@ -119,9 +120,9 @@ def main() -> int:
     os.chdir(ROOT)
     os.environ["HYPOTHESIS_PROFILE"] = "mutants"
     rows = []
-    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+    with tempfile.TemporaryDirectory(prefix="mutants-") as name, directory_in_memory() as memory:
         directory = Path(name)
-        with EmbeddedPostgres(directory / "postgres", settings=NOT_DURABLE) as server:
+        with EmbeddedPostgres(memory, settings=NOT_DURABLE) as server:
             PostgresForTests(server.url)
             os.environ[SHARED_SERVER] = server.url
             for target in options.targets or TARGETS:
