@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from siltstone.cli.main import main
 from tests.agent.kafka.waiting import until
@@ -16,7 +19,7 @@ from tests.end_to_end.processes import TIMEOUT_SECONDS, environment
 from tests.fixtures.fork_server import FORK_SERVER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 
@@ -70,13 +73,42 @@ class ForkedCommand:
         return self._output.exists() and b"\n" in self._output.read_bytes()
 
 
-def run_siltstone(*arguments: str, directory: Path, stdin: str = "") -> None:
-    """Run a command that must succeed without a traceback; the files of its output are in `directory`."""
+def run_siltstone(*arguments: str, directory: Path, stdin: str = "", code: int = 0) -> str:
+    """Run a command and return its output; it must exit with `code` and show no traceback.
+
+    The files of its output are in `directory`.
+    """
     output, error = directory / "command.out", directory / "command.err"
     error.unlink(missing_ok=True)  # of an earlier command
     command = ForkedCommand(arguments, output, error, stdin)
-    command.ends()
+    command.ends(code)
     assert "Traceback" not in command.text()
+    return output.read_text()
+
+
+def report_of(*arguments: str, directory: Path, stdin: str = "", code: int = 0) -> dict[str, Any]:
+    """Run a command and return the JSON object on the last line of its output."""
+    lines = run_siltstone(*arguments, "--json", directory=directory, stdin=stdin, code=code).splitlines()
+    found: dict[str, Any] = orjson.loads(lines[-1])
+    return found
+
+
+@contextmanager
+def forked_agent(directory: Path, *options: str) -> Iterator[dict[str, Any]]:
+    """Run an agent on free ports and yield its ready line; at the end, SIGTERM must stop it in order.
+
+    Its files are below `directory`.
+    """
+    directory.mkdir()
+    arguments = ("agent", "--http", "127.0.0.1:0", "--kafka", "127.0.0.1:0", *options)
+    output = directory / "ready"
+    agent = ForkedCommand(arguments, output, directory / "log")
+    try:
+        agent.await_line()
+        yield orjson.loads(output.read_bytes())
+        agent.stop()
+    finally:
+        agent.kill()
 
 
 def _run(arguments: Sequence[str], variables: Mapping[str, str], output: str, error: str, stdin: str) -> None:

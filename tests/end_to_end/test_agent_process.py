@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import httpx
@@ -11,15 +12,8 @@ import orjson
 import psycopg
 import pytest
 
-from tests.end_to_end.processes import (
-    TIMEOUT_SECONDS,
-    agent,
-    as_url,
-    environment,
-    leftovers,
-    report,
-    siltstone,
-)
+from tests.end_to_end.forked_command import forked_agent, report_of, run_siltstone
+from tests.end_to_end.processes import TIMEOUT_SECONDS, agent, as_url, environment, leftovers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +26,7 @@ pytestmark = pytest.mark.integration
 def test_records_are_produced_and_consumed_and_the_agent_stops_in_order(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     where = ("--data-dir", str(data_dir))
+    siltstone, report = partial(run_siltstone, directory=tmp_path), partial(report_of, directory=tmp_path)
     siltstone("topics", "create", "t", "--partitions", "3", "--config", "cleanup.policy=compact", *where)
     with agent(data_dir) as (process, ready):
         assert (ready["event"], ready["pid"]) == ("ready", process.pid)
@@ -77,15 +72,17 @@ def test_an_agent_stops_when_the_pipe_of_its_parent_closes(tmp_path: Path, catal
 
 
 def test_two_agents_share_a_data_directory(tmp_path: Path, catalog_url: str) -> None:
-    data_dir = tmp_path / "data"
-    catalog = ("--catalog", as_url(catalog_url))
-    where = ("--data-dir", str(data_dir), *catalog)
+    where = ("--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url))
+    siltstone = partial(run_siltstone, directory=tmp_path)
     siltstone("topics", "create", "t", *where)
-    with agent(data_dir, *catalog) as (_, first), agent(data_dir, *catalog) as (_, second):
+    with (
+        forked_agent(tmp_path / "first", *where) as first,
+        forked_agent(tmp_path / "second", *where) as second,
+    ):
         assert first["http"] != second["http"]
         assert first["kafka"] != second["kafka"]
-        report("produce", "t", "-b", first["kafka"], *where, stdin="one\n")
-        report("produce", "t", "-b", second["kafka"], *where, stdin="two\n")
+        siltstone("produce", "t", "-b", first["kafka"], *where, stdin="one\n")
+        siltstone("produce", "t", "-b", second["kafka"], *where, stdin="two\n")
         assert siltstone("consume", "t", *where).split() == ["one", "two"]
 
 

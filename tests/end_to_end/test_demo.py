@@ -6,6 +6,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +17,8 @@ from object_format.segment_file import read_directory
 from object_store.accounting import Purpose
 from object_store.names import HASHED_PREFIX, IngestionName, parse
 from object_store.open import StoreConfig, open_store
-from tests.end_to_end.processes import TIMEOUT_SECONDS, as_url, environment, leftovers, report, siltstone
+from tests.end_to_end.forked_command import report_of, run_siltstone
+from tests.end_to_end.processes import TIMEOUT_SECONDS, as_url, environment, leftovers, report
 from tests.fixtures.s3 import bucket_of
 
 if TYPE_CHECKING:
@@ -27,14 +29,14 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
 
-def _gets_needed(config: StoreConfig, *where: str) -> dict[str, range]:
+def _gets_needed(config: StoreConfig, directory: Path, *where: str) -> dict[str, range]:
     """Return the range of GETs that compaction may have needed for each ingestion file, by name.
 
     A file with records to deduplicate and records to copy needs two, a file without records to deduplicate
     one. A file with nothing to copy needs one or two: the first pass mostly leaves nothing to read, because
     its batches are compressed. Which topics share a file depends on the time of the requests.
     """
-    flights = report("topics", "describe", "flights", *where)["topic_id"]
+    flights = report_of("topics", "describe", "flights", *where, directory=directory)["topic_id"]
     clock = SystemClock()
     needed = {}
     with contextlib.closing(open_store(config, clock, SystemIds(clock))) as store:
@@ -72,14 +74,14 @@ def test_the_demo_runs_twice_on_embedded_parts(tmp_path: Path) -> None:
     where = ("--data-dir", str(data_dir))
     first = report("demo", *where)
     _check(first, flights=336_776, rejected=2_512, weather=26_115, tails=4_043)
-    needed = _gets_needed(StoreConfig(str(data_dir / "objects")), *where)
+    needed = _gets_needed(StoreConfig(str(data_dir / "objects")), tmp_path, *where)
     assert len(needed) == first["ingestion_files"]
     compaction = first["compaction"]
     assert compaction["get_requests"] == 2 * len(needed) - compaction["input_files_read_once"]
     assert sum(each[0] for each in needed.values()) <= compaction["get_requests"]
     assert compaction["get_requests"] <= sum(each[-1] for each in needed.values())
-    assert report("plan", *where)["jobs"] == []
-    checked = report("fsck", "--deep", *where)
+    assert report_of("plan", *where, directory=tmp_path)["jobs"] == []
+    checked = report_of("fsck", "--deep", *where, directory=tmp_path)
     assert checked["differences"] == []
     assert checked["checked"]["records_read"] == 4_043 + 26_115
     second = report("demo", "--rows", "5000", *where)
@@ -111,28 +113,29 @@ def test_the_demo_runs_on_s3_and_an_external_postgresql(
         for path, gets in s3_server.object_gets(bucket_of(s3_config)).items()
         if isinstance(parse(path.removeprefix(f"{prefix}/")), IngestionName)
     }
-    needed = _gets_needed(s3_config, *where)
+    needed = _gets_needed(s3_config, tmp_path, *where)
     assert asked.keys() == needed.keys()
     assert all(gets in needed[name] for name, gets in asked.items())
     assert sum(asked.values()) == found["compaction"]["get_requests"]
     assert not (data_dir / "catalog").exists()
     assert not (data_dir / "objects").exists()
-    assert report("fsck", "--deep", *where)["differences"] == []
+    assert report_of("fsck", "--deep", *where, directory=tmp_path)["differences"] == []
 
 
 def test_a_topic_of_another_user_with_the_same_name_is_kept(tmp_path: Path, catalog_url: str) -> None:
     where = ("--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url))
-    report("topics", "create", "weather", *where)
-    before = report("topics", "describe", "weather", *where)
+    siltstone = partial(run_siltstone, directory=tmp_path)
+    siltstone("topics", "create", "weather", *where)
+    before = siltstone("topics", "describe", "weather", "--json", *where)
     assert siltstone("demo", "--rows", "100", *where, code=1) == ""
-    assert report("topics", "describe", "weather", *where) == before
+    assert siltstone("topics", "describe", "weather", "--json", *where) == before
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)])
 def test_a_stopped_demo_leaves_no_process_behind(number: signal.Signals, code: int, tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     with subprocess.Popen(
-        [sys.executable, "-m", "siltstone", "demo", "--data-dir", str(data_dir)],
+        [sys.executable, "-m", "siltstone", "demo", "--rows", "100", "--data-dir", str(data_dir)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

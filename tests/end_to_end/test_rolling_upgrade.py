@@ -14,7 +14,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stubs do not export it
 
 from tests.agent.kafka.waiting import until
-from tests.end_to_end.processes import agent, as_url, report, siltstone
+from tests.end_to_end.forked_command import forked_agent, report_of, run_siltstone
+from tests.end_to_end.processes import agent, as_url
 from tests.fixtures.previous_release import PREVIOUS_RELEASE, report_header
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def test_producers_lose_nothing_while_an_agent_is_upgraded(
     catalog = as_url(new_catalog_url(empty=True))
     where = ("--catalog", catalog, "--object-store", str(tmp_path / "objects"), "--local-dirs", "none")
     start_old = partial(agent, tmp_path / "old-data", *where, source=old_source)
-    start_new = partial(agent, tmp_path / "new-data", *where)
+    start_new = partial(forked_agent, tmp_path / "new", "--data-dir", str(tmp_path / "new-data"), *where)
 
     with ExitStack() as stack:
         old = stack.enter_context(ExitStack())
@@ -146,9 +147,9 @@ def test_producers_lose_nothing_while_an_agent_is_upgraded(
         producing = stack.enter_context(ExitStack())
         ledger = producing.enter_context(running(Ledger(ready["kafka"])))
         ledger.advance()
-        siltstone("migrate", "--catalog", catalog)
+        run_siltstone("migrate", "--catalog", catalog, directory=tmp_path)
         ledger.advance()  # the old agent continues on the new schema
-        _, ready = stack.enter_context(start_new())
+        ready = stack.enter_context(start_new())
         ledger.await_agents(2)
         ledger.advance()  # both serve
         old.close()
@@ -156,4 +157,4 @@ def test_producers_lose_nothing_while_an_agent_is_upgraded(
         producing.close()
         found = read_all(ready["kafka"], ledger)
     assert found == ledger.acknowledged
-    assert report("fsck", "--deep", *where[:4])["differences"] == []
+    assert report_of("fsck", "--deep", *where[:4], directory=tmp_path)["differences"] == []
