@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from catalog.model import FileKind, PartitionId
 from maintenance.garbage_collection import collect_garbage
 from maintenance.settings import MaintenanceSettings
+from object_store.accounting import Purpose
 from object_store.binding import verify_binding
 from object_store.names import IDENTITY_NAME
 from tests.spark_jobs.reference_log import batch
@@ -66,13 +67,15 @@ class JobUnderFaults:
     def collect(self, clock: ManualClock) -> int:
         """Collect garbage and verify that only live objects are left; return the number of orphans.
 
-        The Python worker of a task may outlive its executor for a moment, and begin another upload.
+        The Python worker of a task may outlive its executor for a moment, and begin another upload. The
+        times of unfinished files are those of the machine, which are later than those of `clock`.
         """
         clock.advance(61)
         settings = MaintenanceSettings(unfinished_upload_ms=0)
         orphans, left = 0, {""}
         for _ in range(_LOOKS):
             orphans += collect_garbage(self._catalog, self._catalog_log.store, clock, settings).orphans
+            self._catalog_log.store.sweep_unfinished(time.time_ns() // 1_000_000, purpose=Purpose.GC)
             left = self._unexpected_files()
             if not left:
                 break
