@@ -31,6 +31,7 @@ from tests.end_to_end.processes import as_url
 from tests.planner.system import System
 from tests.planner.transactional_log import TransactionalLog
 from tests.spark_jobs.faults.call_on_unpickling import CallOnUnpickling
+from tests.spark_jobs.quick_java import quick_java
 from tests.spark_jobs.reference_log import batch
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def test_the_command_uses_the_session_of_spark_submit(
     queued = fill(catalog_log, "flights")
     planned = fill(catalog_log, "weather", submitted=False)
     submit = str(Path(sys.executable).with_name("spark-submit"))
-    quick = ("--driver-java-options", "-XX:TieredStopAtLevel=1")  # faster for short runs
+    quick = ("--driver-java-options", quick_java())
     conf = ("--conf", "spark.ui.enabled=false", "--driver-memory", "512m", *quick)
 
     report = run_command(

@@ -34,6 +34,7 @@ from spark_jobs.shuffle.plan import PlanChoice
 from spark_jobs.transport import pack_spec
 from tests.spark_jobs.faults.call_on_unpickling import CallOnUnpickling
 from tests.spark_jobs.faults.small_cluster import APPLICATION, HOSTS, cluster
+from tests.spark_jobs.quick_java import quick_java
 
 if TYPE_CHECKING:
     from catalog.model import JobSpec
@@ -74,7 +75,7 @@ def starve(catalog: Catalog, store: StoreConfig) -> None:
         os.environ |= {
             "JAVA_HOME": str(write_java_home(find_java(os.environ), Path(scratch) / "java")),
             "SPARK_LOCAL_IP": HOSTS[0],
-            "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",
+            "SPARK_SUBMIT_OPTS": quick_java(),
             "PYSPARK_PYTHON": sys.executable,
         }
         with (

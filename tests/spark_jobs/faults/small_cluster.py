@@ -1,6 +1,7 @@
 """A Spark cluster of two executors on this machine, and an application that runs a job on it.
 
     python -m tests.spark_jobs.faults.small_cluster <catalog> <object store> <directory of planned faults>
+        <program that the executors run as their Python>
 
 claims a job, runs it by the shuffle plan with the planned faults, and prints the report. The executors have
 different hosts, 127.0.0.1 and 127.0.0.2, because Spark never runs two copies of a task on one host.
@@ -30,6 +31,7 @@ from spark_jobs.session.java import find_java, write_java_home
 from spark_jobs.session.spark_session import SparkSettings, spark_session
 from spark_jobs.shuffle.plan import PlanChoice
 from tests.spark_jobs.faults.planned_faults import PlannedFaults
+from tests.spark_jobs.quick_java import quick_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +42,7 @@ APPLICATION: Final = {
     "spark.driver.bindAddress": HOSTS[0],
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.executor.extraJavaOptions": quick_java(),
     # Copy a task at once if it runs longer than half of the others did.
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",
@@ -86,15 +88,20 @@ def cluster(directory: Path, hosts: Sequence[str] = HOSTS) -> Iterator[str]:
         gateway.proc.wait()
 
 
-def main(catalog_url: str, store_url: str, faults: str) -> None:
-    """Run a job."""
+def main(catalog_url: str, store_url: str, faults: str, python: str) -> None:
+    """Run a job.
+
+    The Python is set as by `spark-defaults.conf`, whose settings become properties of Java. Another directory
+    of such a file would be on the class path, which then differs from that of the archive of classes.
+    """
     clock = ManualClock()
     ids = SystemIds(SystemClock())
     with tempfile.TemporaryDirectory() as scratch:
         os.environ |= {
             "JAVA_HOME": str(write_java_home(find_java(os.environ), Path(scratch) / "java")),
             "SPARK_LOCAL_IP": HOSTS[0],
-            "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",  # for the cluster and the driver
+            # For the cluster and the driver.
+            "SPARK_SUBMIT_OPTS": f"{quick_java()} -Dspark.pyspark.python={python}",
             "PYSPARK_PYTHON": sys.executable,
         }
         with (

