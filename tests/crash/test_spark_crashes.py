@@ -55,5 +55,4 @@ def test_jobs_of_a_crashed_watcher_are_taken_over_and_published_once(
         taken_over = await_takeover(campaign.catalog)
         assert JobState.COMPLETED in {job.state for job in taken_over}
         assert min(job.attempts for job in taken_over) > 1
-        faults.restart_dead()
-        campaign.check()
+        campaign.check()  # the other watcher has done the rest
