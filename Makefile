@@ -35,9 +35,9 @@ NODE_CLIENTS := $(if $(and $(shell command -v node),$(shell command -v npm)),.no
 demo: $(VENV)/.kernels
 	$(BIN)/siltstone demo
 
-# Three workers on two cores: tests wait much of the time, for processes to start or to be found dead.
+# Four workers on two cores: tests wait much of the time, for processes to start or to be found dead.
 test: $(VENV)/.installed-dev $(VENV)/.kernels kafka-tools pgbouncer $(NODE_CLIENTS)
-	$(BIN)/pytest -n 3 --dist worksteal $(ARGS)
+	$(BIN)/pytest -n 4 --dist worksteal $(ARGS)
 
 # More than five failures are no accident of the machine, so they are not run again.
 FAILED := .pytest_cache/v/cache/lastfailed
