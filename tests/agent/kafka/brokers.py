@@ -7,8 +7,11 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
+from unittest.mock import patch
 
 from agent.app import Agent
+from agent.assembly import http_front_end
+from agent.http.app import create_app
 from agent.listeners import KafkaListener
 from agent.process import new_loop
 from tests.agent.running_agents import SETTINGS
@@ -16,6 +19,9 @@ from tests.agent.running_agents import SETTINGS
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from agent.http.context import HttpContext
     from catalog.model import Topic
     from catalog.open import Catalog
     from core.clock import Clock
@@ -24,6 +30,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TIMEOUT_SECONDS = 300.0  # the first agent may have to compile its kernels
+
+
+class _AppOnDemand:
+    """HTTP application that is made for its first request: making it is most of the work of a start.
+
+    Most of these tests send no HTTP request.
+    """
+
+    def __init__(self, context: HttpContext) -> None:
+        self._context = context
+        self._app: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._app is None:
+            self._app = create_app(self._context)
+        await self._app(scope, receive, send)
 
 
 class BrokerThread:
@@ -47,7 +69,8 @@ class BrokerThread:
     def start(self) -> None:
         self._thread.start()
         self.agent = self.run(self._create())
-        self.addresses = self.run(self.agent.start())
+        with patch.object(http_front_end, "create_app", _AppOnDemand):
+            self.addresses = self.run(self.agent.start())
         self.address, self.http_address = self.addresses["kafka"], self.addresses["http"]
 
     async def _create(self) -> Agent:
