@@ -1,11 +1,13 @@
-"""Run one job in a separate process, and measure the memory of each task beyond that of an idle worker.
+"""Run jobs in separate processes, and measure the memory of each task beyond that of an idle worker.
 
-    python -m tests.spark_jobs.memory.measured_job <plan> <warm-up case> <case> <limit>
+    python -m tests.spark_jobs.memory.measured_job
 
-runs two jobs by a plan, `task` or `shuffle`. A case is a directory with the objects and the specification of
-a job. A case of digits is the size in MiB of a generated file instead. The first job only loads what a worker
-loads once. In the second job, each task may add at most `limit` bytes of address space. The output is one
-JSON object with the counts and the memory of each kind of task.
+reads lines from standard input, each a JSON list: plan, warm-up case, case, limit, file. For each, a fork of
+the process, as Spark forks its workers, runs two jobs by the plan, `task` or `shuffle`. A case is a directory
+with the objects and the specification of a job. A case of digits is the size in MiB of a generated file
+instead. The first job only loads what a worker loads once. In the second job, each task may add at most
+`limit` bytes of address space. The file gets one JSON object with the counts and the memory of each kind of
+task, and standard output the exit code of the fork.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import os
 import resource
 import sys
 import tempfile
+import traceback
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -153,19 +156,38 @@ def _survivor_rows(
             yield row._replace(data=data[:length], tombstones=data[length:])
 
 
-def main(plan: str, warm_up: str, case: str, limit: str) -> None:
-    """Print the counts and the memory of the second job."""
+def measure(plan: str, warm_up: str, case: str, limit: int) -> dict[str, Any]:
+    """Return the counts and the memory of the second job."""
     if plan == "task":
         Worker(warm_up, None).run_task(DEFAULT_LIMITS._replace(bytes=0))  # the code without groups
     _run(Worker(warm_up, None), plan)
-    worker = Worker(case, int(limit))
-    report: dict[str, Any] = {"counts": _run(worker, plan), "used": worker.used}
-    os.write(1, orjson.dumps(report))
+    worker = Worker(case, limit)
+    return {"counts": _run(worker, plan), "used": worker.used}
 
 
 def _run(worker: Worker, plan: str) -> dict[str, int]:
     return worker.run_task() if plan == "task" else worker.run_shuffle()
 
 
+def serve() -> None:
+    """Measure what the lines of standard input say."""
+    for line in sys.stdin:
+        *job, file = orjson.loads(line)
+        fork = os.fork()
+        if fork == 0:
+            code = 1
+            try:
+                Path(file).write_bytes(orjson.dumps(measure(*job)))
+                code = 0
+            except BaseException:  # noqa: BLE001  the caller reports it
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        _, status = os.waitpid(fork, 0)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    serve()

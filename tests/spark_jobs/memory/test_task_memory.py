@@ -107,37 +107,61 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(tmp_path)  # hundreds of megabytes
 
 
-def run_measured_job(
-    plan: str, warm_up: Path, case: Path | int, allowed: int = ALLOWED_BYTES
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the counts of a job and the most memory that each kind of its tasks took.
+class Measuring:
+    """A process that forks another one for each job; it has loaded all modules."""
 
-    Repeat the run if it took too much while kernels were compiled: the compiler's memory is not a task's.
-    """
-    while True:
-        compiled_before = compiled_kernels()
-        child = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "tests.spark_jobs.memory.measured_job",
-                plan,
-                warm_up,
-                str(case),
-                str(allowed),
-            ],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
-        )
-        report = json.loads(child.stdout) if child.returncode == 0 else None
-        is_within_limit = report is not None and max(report["used"].values()) <= allowed
-        if is_within_limit or compiled_kernels() == compiled_before:
-            break
-    assert report is not None, child.stderr
-    return report["counts"], report["used"]
+    def __init__(self, directory: Path) -> None:
+        self._report = directory / "report.json"
+        self._log = directory / "log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark_jobs.memory.measured_job"],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def run(
+        self, plan: str, warm_up: Path, case: Path | int, allowed: int = ALLOWED_BYTES
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Return the counts of a job and the most memory that each kind of its tasks took.
+
+        Repeat the run if it took too much while kernels were compiled: the compiler's memory is not a task's.
+        """
+        while True:
+            compiled_before = compiled_kernels()
+            report = self._run(plan, str(warm_up), str(case), allowed)
+            is_within_limit = report is not None and max(report["used"].values()) <= allowed
+            if is_within_limit or compiled_kernels() == compiled_before:
+                break
+        assert report is not None, self._log.read_text()
+        return report["counts"], report["used"]
+
+    def _run(self, *job: str | int) -> dict[str, dict[str, int]] | None:
+        """Return the report of a job; None if its process failed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([*job, str(self._report)]) + "\n")
+        self._process.stdin.flush()
+        if self._process.stdout.readline() != "0\n":
+            return None
+        report: dict[str, dict[str, int]] = json.loads(self._report.read_text())
+        return report
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def measuring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measuring]:
+    """Provide the process for the tests of this module."""
+    process = Measuring(tmp_path_factory.mktemp("measuring"))
+    yield process
+    process.close()
 
 
 def compiled_kernels() -> set[Path]:
@@ -150,7 +174,9 @@ def compiled_kernels() -> set[Path]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_task_stays_within_its_table_and_256_mib(name: str, directory: Path) -> None:
+def test_each_task_stays_within_its_table_and_256_mib(
+    name: str, directory: Path, measuring: Measuring
+) -> None:
     """Both the peak of a task and its address space grow by no more than that over an idle worker.
 
     The shuffle plan has tasks of three kinds, which are measured separately.
@@ -159,7 +185,7 @@ def test_each_task_stays_within_its_table_and_256_mib(name: str, directory: Path
     warm_up, inputs = write_inputs(directory / "warm", WARM_UP), write_inputs(directory / "case", case)
     records = case.files * case.partitions * case.batches * case.records
 
-    counts, used = run_measured_job("task", warm_up, inputs)
+    counts, used = measuring.run("task", warm_up, inputs)
 
     assert max(used.values()) <= ALLOWED_BYTES
     assert counts["table_bytes"] <= TABLE_BYTES
@@ -177,7 +203,7 @@ def test_each_task_stays_within_its_table_and_256_mib(name: str, directory: Path
 
     if name not in SHUFFLED_CASES:
         return
-    counts, used = run_measured_job("shuffle", warm_up, inputs)
+    counts, used = measuring.run("shuffle", warm_up, inputs)
 
     assert used.keys() == {"cut", "judge", "write"}
     assert max(used.values()) <= ALLOWED_BYTES
@@ -209,11 +235,13 @@ def write_noise(directory: Path, codec: Codec) -> Path:
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
-def test_the_largest_incompressible_batch_stays_within_the_limit(codec: Codec, directory: Path) -> None:
+def test_the_largest_incompressible_batch_stays_within_the_limit(
+    codec: Codec, directory: Path, measuring: Measuring
+) -> None:
     """The data is as large when it is stored, decompressed, filtered and compressed again."""
     warm_up, case = write_inputs(directory / "warm", WARM_UP), write_noise(directory / "case", codec)
 
-    counts, used = run_measured_job("task", warm_up, case)
+    counts, used = measuring.run("task", warm_up, case)
 
     assert max(used.values()) <= ALLOWED_BYTES
     assert counts["records_in"] - counts["records_out"] == 1 + 30
@@ -236,9 +264,11 @@ def write_sparse(directory: Path) -> Path:
 
 
 @pytest.mark.parametrize("plan", ["task", "shuffle"])
-def test_memory_depends_on_the_number_of_records_and_not_on_their_offsets(plan: str, directory: Path) -> None:
+def test_memory_depends_on_the_number_of_records_and_not_on_their_offsets(
+    plan: str, directory: Path, measuring: Measuring
+) -> None:
     """After years of writes to a partition, the remaining records are far apart."""
-    counts, used = run_measured_job(
+    counts, used = measuring.run(
         plan, write_inputs(directory / "warm", WARM_UP), write_sparse(directory / "case")
     )
 
@@ -265,7 +295,9 @@ DENSE_CASES = {
 
 
 @pytest.mark.parametrize("name", DENSE_CASES)
-def test_the_largest_batch_of_the_smallest_records_stays_within_the_limit(name: str, directory: Path) -> None:
+def test_the_largest_batch_of_the_smallest_records_stays_within_the_limit(
+    name: str, directory: Path, measuring: Measuring
+) -> None:
     """A task keeps nothing for each of the millions of records, except in the key table.
 
     A delete horizon adds five bytes to each record of a batch, which brings it near the largest size that can
@@ -275,7 +307,7 @@ def test_the_largest_batch_of_the_smallest_records_stays_within_the_limit(name: 
     warm_up, case = write_inputs(directory / "warm", WARM_UP), write_dense_batch(directory / "case", dense)
     allowed = dense.table_bytes + (256 << 20)
 
-    counts, used = run_measured_job(plan, warm_up, case, allowed)
+    counts, used = measuring.run(plan, warm_up, case, allowed)
 
     assert max(used.values()) <= allowed
     assert counts["records_in"] == dense.records
@@ -290,9 +322,11 @@ def test_the_largest_batch_of_the_smallest_records_stays_within_the_limit(name: 
 
 @pytest.mark.timeout(900 + LONG_SECTION_MIB // 10)
 @pytest.mark.parametrize("plan", ["task", "shuffle"])
-def test_a_section_of_many_times_the_limit_stays_within_it(plan: str, directory: Path) -> None:
+def test_a_section_of_many_times_the_limit_stays_within_it(
+    plan: str, directory: Path, measuring: Measuring
+) -> None:
     """A store generates 2 GiB or more; the shuffle plan reads them in byte ranges that an index locates."""
-    counts, used = run_measured_job(plan, write_inputs(directory / "warm", WARM_UP), LONG_SECTION_MIB)
+    counts, used = measuring.run(plan, write_inputs(directory / "warm", WARM_UP), LONG_SECTION_MIB)
 
     assert max(used.values()) <= ALLOWED_BYTES
     assert counts["bytes_in"] > 2 * (LONG_SECTION_MIB - 1) << 20
