@@ -36,9 +36,9 @@ import orjson
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from benchmarks.catalog_scale import Server
 from benchmarks.parts.catalog_load import RECORDS, file_of, run_threads, section_of, worker
 from benchmarks.parts.measuring import machine
+from benchmarks.parts.postgres_server import PostgresServer
 from catalog.database.limits import DatabaseLimits
 from catalog.model import ProducerStamp
 from catalog.open import EmbeddedPostgres, migrate_catalog
@@ -146,7 +146,7 @@ def serve_agents(pipe: Connection, layouts: Mapping[str, Sequence[str]], numbers
 class Cluster:
     """Workers with all agents, and the servers."""
 
-    def __init__(self, servers: Sequence[Server], workers: Sequence[Connection]) -> None:
+    def __init__(self, servers: Sequence[PostgresServer], workers: Sequence[Connection]) -> None:
         self._servers = servers
         self._workers = workers
 
@@ -198,7 +198,8 @@ def measure(
             psycopg.conninfo.conninfo_to_dict(url)["host"]: url for each in layouts.values() for url in each
         }
         servers = [
-            Server(opened.enter_context(psycopg.connect(url, autocommit=True)), None) for url in urls.values()
+            PostgresServer(opened.enter_context(psycopg.connect(url, autocommit=True)), None)
+            for url in urls.values()
         ]
         workers = [
             opened.enter_context(worker(serve_agents, layouts, range(first, min(first + share, max(agents)))))
