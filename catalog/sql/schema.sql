@@ -190,6 +190,7 @@ CREATE UNIQUE INDEX sessions_state ON sessions (session_id, state);
 CREATE INDEX sessions_active ON sessions (session_id) WHERE state = 'active';
 CREATE INDEX sessions_closed ON sessions (closed_ms) WHERE closed_ms IS NOT NULL;
 CREATE INDEX sessions_unswept ON sessions (closed_ms) WHERE closed_ms IS NOT NULL AND swept_ms IS NULL;
+CREATE INDEX sessions_unsettled ON sessions (session_id) WHERE unsettled IS NOT NULL;
 
 -- When a process last found the catalog reachable, and since when without a gap of more than some seconds.
 -- Silence counts only within that time, because no process can send a heartbeat during an outage.

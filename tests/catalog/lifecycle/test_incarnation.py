@@ -19,6 +19,7 @@ from tests.catalog.scene import Scene, advance_log_start, run_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from catalog.database.connection import Row
     from catalog.database.sql_files import Query
     from catalog.open import Catalog
     from core.clock import Clock
@@ -345,3 +346,34 @@ def test_a_restored_copy_of_the_database_is_another_server(
     assert catalog.incarnations.ensure().epoch == FIRST
     assert connection.execute("SELECT server FROM catalog_incarnation").fetchone() == server
     assert scene.catalog.incarnations.ensure().epoch == FIRST
+
+
+def test_a_heartbeat_reads_no_other_session(
+    scene: Scene, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each agent sends one every two seconds, and the sessions of dead agents stay for a time."""
+    sent: list[tuple[Query, Mapping[str, object] | None]] = []
+    rows = Transaction.rows
+
+    def record(
+        transaction: Transaction, query: Query, params: Mapping[str, object] | None = None
+    ) -> list[Row]:
+        sent.append((query, params))
+        return rows(transaction, query, params)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transaction, "rows", record)
+        scene.catalog.sessions.heartbeat(scene.session_id)
+    assert sent
+    connection.execute(
+        "INSERT INTO sessions (session_id, description, started_ms, heartbeat_ms)"
+        " SELECT gen_random_uuid(), 'another agent', 0, 0 FROM generate_series(1, 2000)"
+    )
+    connection.execute("ANALYZE sessions")
+    with connection.transaction(force_rollback=True):
+        for query, params in sent:
+            connection.execute(query.sql, params)
+        found = connection.execute(
+            "SELECT seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'sessions'"
+        )
+        assert found.fetchall() == [(0,)]
