@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from itertools import accumulate
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -181,6 +182,10 @@ FORGED: dict[str, tuple[list[Block], str]] = {
     "no file header": (BLOCKS[1:], "SECTION_HEADER block is out of place"),
     "two file headers": (_with(1, BLOCKS[0]), "FILE_HEADER block is out of place"),
     "a later version": (_patched(FILE_HEADER, 0, b"\0\2"), "format version 2, not 1"),
+    "a later version with a longer header": (
+        _changed(FILE_HEADER, lambda p: b"\0\2" + p[2:] + b"\0"),
+        "format version 2, not 1",
+    ),
     "an unknown kind": (_patched(FILE_HEADER, 2, b"\3"), "3 is not a valid SegmentKind"),
     "a long file header": (_changed(FILE_HEADER, lambda p: p + b"\0"), "FILE_HEADER payload of 49 bytes"),
     "an unknown required block": (_with(3, UNKNOWN._replace(flags=0)), "unknown required type 200"),
@@ -244,7 +249,7 @@ def test_an_invalid_file_with_correct_checksums_is_rejected(what: str) -> None:
     with pytest.raises(CorruptSegmentError, match=message) as caught:
         read_file(join(blocks))
 
-    assert caught.value.position in range(len(join(blocks)) + 1)
+    assert caught.value.position in accumulate((12 + len(block.payload) for block in blocks), initial=8)
 
 
 @pytest.mark.parametrize("at", [-1, -11, -12, -48, -60])
@@ -264,6 +269,29 @@ def test_a_section_that_overlaps_its_neighbour_or_the_directory_is_rejected() ->
         data = join(_patched(DIRECTORY, start, struct.pack(">QQ", position, length + 1)))
         with pytest.raises(CorruptSegmentError, match="overlaps another part"):
             read_directory(data, name="a.seg", size=len(data))
+
+
+def test_bytes_without_the_magic_number_are_rejected_at_byte_0() -> None:
+    with pytest.raises(CorruptSegmentError, match="does not begin like a segment file") as caught:
+        read_file(b"\0" + FILE.data[1:])
+    assert caught.value.position == 0
+
+
+def test_directory_entries_ascend_from_each_to_the_next() -> None:
+    data = join(_patched(DIRECTORY, 128 + 16, (5).to_bytes(4, "big")))  # partitions 0, 5 and 2
+
+    with pytest.raises(CorruptSegmentError, match="not in ascending order"):
+        read_directory(data, name="a.seg", size=len(data))
+
+
+def test_a_file_shorter_than_a_trailer_is_rejected() -> None:
+    for size in (0, 59):
+        with pytest.raises(CorruptSegmentError, match=f"{size} bytes are too short") as caught:
+            read_directory(bytes(size), name="a.seg", size=size)
+        assert caught.value.position == 0
+    with pytest.raises(NeedMoreTail) as more:
+        read_directory(bytes(59), name="a.seg", size=60)
+    assert more.value.length == 60
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,9 @@ def test_a_tail_longer_than_the_file_is_invalid_input() -> None:
 def test_size_and_id_must_match_the_file() -> None:
     with pytest.raises(CorruptSegmentError, match=r"checksum|not end"):
         read_directory(FILE.data, name="a.seg", size=len(FILE.data) + 5)
-    with pytest.raises(CorruptSegmentError, match=f"the file is {FILE_ID}, not"):
+    with pytest.raises(CorruptSegmentError, match=f"the file is {FILE_ID}, not") as caught:
         read_directory(FILE.data, name="a.seg", size=len(FILE.data), file_id=UUID(int=1))
+    assert caught.value.position == len(FILE.data) - TRAILER_LENGTH
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,16 @@ def test_a_remainder_of_half_a_block_is_written_unless_the_buffer_is_stable() ->
     assert writer.position == start + 12 + 561 + 61
 
 
+@pytest.mark.parametrize(("size", "stable"), [(500, False), (1000, True)])
+def test_the_remainder_that_is_written_may_be_exactly_that_long(size: int, *, stable: bool) -> None:
+    for length in (size - 1, size):
+        writer = make_writer(len, kind=SegmentKind.INGESTION, block_target=1000)
+        writer.begin_section(TOPIC, 0)
+        start = writer.position
+        writer.append(make_batch(0, 1, body=bytes(length - 61)), stable=stable)
+        assert writer.position - start == (12 + length if length == size else 0)
+
+
 def test_a_long_append_is_written_without_being_copied() -> None:
     batches = _batches(40_000)
     written = peak = 0
@@ -160,7 +170,8 @@ def test_any_contiguous_buffer_is_accepted() -> None:
     data = bytearray()
     writer = make_writer(data.extend, kind=SegmentKind.INGESTION)
     signed = memoryview(batches).cast("b")
-    buffers: list[Buffer] = [batches, bytearray(batches), memoryview(batches), signed]
+    table = memoryview(batches).cast("B", [3, 100])
+    buffers: list[Buffer] = [batches, bytearray(batches), memoryview(batches), signed, table]
     for partition, buffer in enumerate(buffers):
         writer.begin_section(TOPIC, partition)
         writer.append(buffer)
@@ -168,7 +179,7 @@ def test_any_contiguous_buffer_is_accepted() -> None:
         _end(writer, 3)
     writer.finish()
 
-    assert [section.data for section in read_file(bytes(data)).sections] == [batches] * 4
+    assert [section.data for section in read_file(bytes(data)).sections] == [batches] * 5
 
 
 BAD_BATCHES: dict[str, tuple[bytes, str]] = {
@@ -236,6 +247,7 @@ def test_offsets_ascend_across_appends_and_restart_in_each_section() -> None:
         ((0, 2**63, 3, 1, 2, None), "cannot cover offsets 0 to"),
         ((0, 4, 3, 2, 1, None), "timestamps cannot range from 2 to 1"),
         ((0, 4, 3, 1, 2**63, None), "timestamps cannot range from 1 to"),
+        ((0, 4, 3, -(2**63), 1, None), "timestamps cannot range from -9223372036854775808 to"),
         ((0, 4, 3, 1, 2, None), "3 records and 0 holes do not make 5 offsets"),
         ((0, 4, 3, 1, 2, [1]), "3 records and 1 holes do not make 5 offsets"),
         ((0, 4, 3, 1, 2, [1, 3, 5]), "holes for 6 offsets do not match a section of 5 offsets"),
@@ -301,6 +313,28 @@ def test_a_section_of_an_ingestion_file_is_relative_and_has_no_holes() -> None:
         )
 
 
+def test_offsets_and_timestamps_may_be_the_largest() -> None:
+    largest = 2**63 - 1
+    data = bytearray()
+    writer = make_writer(data.extend)
+    for partition, offset in enumerate([0, largest]):
+        writer.begin_section(TOPIC, partition)
+        writer.append(make_batch(0, 1) if offset == 0 else b"")
+        writer.end_section(
+            base_offset=offset,
+            last_offset=offset,
+            record_count=1 if offset == 0 else 0,
+            min_timestamp=-largest,
+            max_timestamp=largest,
+            holes=holes_at(*([0] if offset else []), span=1),
+        )
+    writer.finish()
+
+    first, last = read_file(bytes(data)).sections
+    assert (first.footer.min_timestamp, first.footer.max_timestamp) == (-largest, largest)
+    assert (last.footer.base_offset, last.footer.last_offset) == (largest, largest)
+
+
 def test_timestamps_without_records_are_minus_one() -> None:
     data = bytearray()
     writer = make_writer(data.extend)
@@ -329,7 +363,12 @@ def test_sections_must_be_sorted() -> None:
     for partition in (-1, 2**31):
         with pytest.raises(InvalidInputError, match="is not in 0"):
             writer.begin_section(TOPIC, partition)
-    writer.begin_section(TOPIC, 6)
+    writer.begin_section(TOPIC, 9)
+    writer.append(_batches(1))
+    _end(writer, 1)
+    with pytest.raises(InvalidInputError, match=f"/7 does not sort after {TOPIC}/9"):
+        writer.begin_section(TOPIC, 7)
+    writer.begin_section(TOPIC, 2**31 - 1)
 
 
 def test_complete_sections_must_continue_the_file() -> None:
@@ -396,6 +435,54 @@ def test_a_file_cannot_be_finished_after_a_sink_error() -> None:
         writer.begin_section(TOPIC, 0)
     with pytest.raises(FatalError, match="write a new file"):
         writer.finish()
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_file_cannot_be_finished_after_an_error_in_any_part_of_a_block(failing: int) -> None:
+    """The sink gets the header of a block first, and then its payload."""
+    calls = iter(range(99))
+
+    def sink(_: bytes | memoryview) -> None:
+        if next(calls) == 3 + failing:  # after the magic, and the header and the payload of FILE_HEADER
+            raise ConnectionResetError("the store went away")
+
+    writer = make_writer(sink, kind=SegmentKind.INGESTION)
+    next(calls)
+
+    with pytest.raises(ConnectionResetError):
+        writer.begin_section(TOPIC, 0)
+    with pytest.raises(FatalError, match="writing this segment file failed earlier"):
+        writer.begin_section(TOPIC, 0)
+
+
+def test_a_payload_above_the_limit_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("object_format.segment_file.writer.MAX_PAYLOAD", 200)
+    writer = make_writer(len, kind=SegmentKind.INGESTION, block_target=100)
+    writer.begin_section(TOPIC, 0)
+    writer.append(make_batch(0, 1, body=bytes(200 - 61)), stable=True)
+    _end(writer, 1)
+    writer.begin_section(TOPIC, 1)
+
+    with pytest.raises(InvalidInputError, match="a DATA payload of 201 bytes is above the limit of 200"):
+        writer.append(make_batch(0, 1, body=bytes(201 - 61)))
+
+    with pytest.raises(FatalError, match="failed earlier"):
+        _end(writer, 1)
+
+
+def test_the_sections_of_a_file_fit_one_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry has 128 bytes."""
+    writer = make_writer(len, kind=SegmentKind.INGESTION)
+    for partition in range(3):
+        writer.begin_section(TOPIC, partition)
+        writer.append(_batches(1))
+        _end(writer, 1)
+
+    monkeypatch.setattr("object_format.segment_file.writer.MAX_PAYLOAD", 3 * 128 - 1)
+    with pytest.raises(InvalidInputError, match="3 sections do not fit one directory"):
+        writer.finish()
+    monkeypatch.setattr("object_format.segment_file.writer.MAX_PAYLOAD", 3 * 128)
+    assert len(writer.finish().sections) == 3
 
 
 def test_position_counts_written_bytes() -> None:
