@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from core.errors import InvalidInputError
 from object_format.segment_file import (
     TRAILER_LENGTH,
     ForwardReader,
@@ -187,6 +189,18 @@ def test_sections_can_be_skipped_at_any_point(sections: list[Section], reads: st
     assert reader.next_section() is None
     assert reader.next_section() is None
     assert reader.position == len(file.data)
+
+
+def test_a_footer_is_available_after_the_last_block_of_its_section() -> None:
+    reader = ForwardReader(BytesSource(write_file([Section()]).data), name="a.seg")
+    for step in (reader.next_section, lambda: next(reader.blocks())):
+        with pytest.raises(InvalidInputError, match="footer has not been read"):
+            _ = reader.footer
+        step()
+    with pytest.raises(InvalidInputError, match="footer has not been read"):
+        _ = reader.entry
+    assert list(reader.blocks()) == []
+    assert reader.footer.record_count == 1
 
 
 def test_two_readers_of_one_file_are_independent() -> None:

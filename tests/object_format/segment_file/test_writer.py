@@ -170,8 +170,8 @@ def test_any_contiguous_buffer_is_accepted() -> None:
     data = bytearray()
     writer = make_writer(data.extend, kind=SegmentKind.INGESTION)
     signed = memoryview(batches).cast("b")
-    table = memoryview(batches).cast("B", [3, 100])
-    buffers: list[Buffer] = [batches, bytearray(batches), memoryview(batches), signed, table]
+    words, table = memoryview(batches).cast("I"), memoryview(batches).cast("B", [3, 100])
+    buffers: list[Buffer] = [batches, bytearray(batches), memoryview(batches), signed, words, table]
     for partition, buffer in enumerate(buffers):
         writer.begin_section(TOPIC, partition)
         writer.append(buffer)
@@ -179,7 +179,7 @@ def test_any_contiguous_buffer_is_accepted() -> None:
         _end(writer, 3)
     writer.finish()
 
-    assert [section.data for section in read_file(bytes(data)).sections] == [batches] * 5
+    assert [section.data for section in read_file(bytes(data)).sections] == [batches] * 6
 
 
 BAD_BATCHES: dict[str, tuple[bytes, str]] = {

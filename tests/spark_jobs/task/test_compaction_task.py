@@ -19,7 +19,7 @@ from object_store.errors import StoreUnavailableError
 from object_store.local.store import LocalStore
 from object_store.names import CompactedName, parse
 from spark_jobs.errors import JobCancelledError
-from spark_jobs.task.compaction_task import TaskHooks, run_compaction
+from spark_jobs.task.compaction_task import TaskHooks, run_compaction, table_bytes_for
 from tests.spark_jobs.compaction_harness import CompactionHarness
 from tests.spark_jobs.reference_log import DELETE_RETENTION_MS, BatchToWrite, batch
 
@@ -398,6 +398,14 @@ def test_a_job_with_a_gap_is_rejected(harness: CompactionHarness) -> None:
 
     with pytest.raises(InvalidInputError, match="one ends at 0, the next begins at 2"):
         harness.run(harness.log.job({partition_id: [first, third]}))
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"), [(0, 1 << 16), (2730, 1 << 16), (2731, 24 * 2731), (1 << 20, 1 << 20)]
+)
+def test_a_key_table_is_at_most_half_full_within_its_limits(records: int, expected: int) -> None:
+    """A fingerprint takes 12 bytes."""
+    assert table_bytes_for(records, 1 << 20) == expected
 
 
 KEYS = st.one_of(st.none(), st.integers(0, 6).map(lambda key: b"key-%d" % key))

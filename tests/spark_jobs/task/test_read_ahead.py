@@ -15,7 +15,8 @@ from core.ids import SeededIds
 from object_store.errors import StoreUnavailableError
 from object_store.local.store import LocalStore
 from object_store.local.streams import LocalStream
-from spark_jobs.task.compaction_task import run_compaction, stream_buffers
+from spark_jobs.task import compaction_task
+from spark_jobs.task.compaction_task import run_compaction, stream_buffer, stream_buffers
 from spark_jobs.task.counts import TaskCounts
 from spark_jobs.task.read_ahead import ReadAhead
 from tests.spark_jobs.reference_log import ReferenceLog, batch
@@ -154,3 +155,40 @@ def test_the_buffers_of_all_streams_fit_64_mib(streams: int, *, ahead: bool) -> 
     size, reads_ahead = stream_buffers(streams)
     assert reads_ahead is ahead
     assert streams * size * (2 if ahead else 1) <= 64 << 20
+
+
+@pytest.mark.parametrize(
+    ("streams", "size"), [(0, 1 << 20), (1, 1 << 20), (64, 1 << 20), (65, (64 << 20) // 65), (1025, 64 << 10)]
+)
+def test_each_stream_has_a_share_within_bounds(streams: int, size: int) -> None:
+    assert stream_buffer(streams) == size
+
+
+@pytest.mark.parametrize(("policies", "streams"), [(["compact"], 2), (["compact", "delete"], 5)])
+def test_a_job_over_one_partition_has_two_streams_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policies: list[str], streams: int
+) -> None:
+    """With several partitions, each pass has a stream for each file that it needs."""
+    clock = ManualClock()
+    ids = SeededIds(1, clock)
+    log = ReferenceLog(LocalStore(tmp_path, ids), clock, ids)
+    for policy in policies:
+        key = PartitionId(log.create_topic(policy), 0)
+        for number in range(2 if policy == "compact" else 1):
+            log.ingest({key: [batch((b"a", b"%d" % number))]})
+    counted: list[int] = []
+
+    def count(streams: int) -> tuple[int, bool]:
+        counted.append(streams)
+        return stream_buffers(streams)
+
+    monkeypatch.setattr(compaction_task, "stream_buffers", count)
+
+    run_compaction(log.job(), log.store, attempt_id=ids.new_uuid(), clock=clock, ids=ids)
+
+    assert counted == [streams]
+
+
+def test_a_stream_that_reads_ahead_has_two_buffers_in_its_share() -> None:
+    assert stream_buffers(40) == (stream_buffer(80), True)
+    assert stream_buffers(600) == (stream_buffer(600), False)

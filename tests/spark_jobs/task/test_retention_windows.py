@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from catalog.model import PartitionId
+from object_format.codecs.codec import Codec
 from object_store.local.store import LocalStore
 from spark_jobs.shuffle.plan import plan_shuffle
 from spark_jobs.task.retention_windows import windows_of
@@ -62,6 +63,44 @@ def test_windows_start_at_fixed_times(newest_ms: list[int], retention_ms: int, n
         for index, (one, other) in enumerate(pairwise(after)):
             if one == other and before[index] != before[index + 1]:
                 assert max(newest_ms[: index + 2]) <= later_ms - retention_ms
+
+
+@pytest.mark.parametrize(
+    ("newest_ms", "retention_ms", "now_ms", "expected"),
+    [
+        ([0, 999, 2000, 5999, 6000, 9000], 8000, 9000, [0, 0, 1, 2, 3, 4]),
+        ([5000, 3000, 7999, 8000], 8000, 9000, [2, 2, 3, 4]),  # a part is as new as the parts before it
+        ([0, 12_000, 20_000, 90_000], 8000, 21_000, [5, 6, 10, 10]),  # expired parts, and one from the future
+        ([-1, -1, 4000, -1], 8000, 9000, [2, 2, 2, 2]),
+        ([-1, 0, 5], 4, 9, [4, 4, 5]),
+        ([-1], 4, 3, [0]),
+        ([0, 1, 2], 1, 2, [0, 1, 2]),
+        ([0, 1, 2], 5, 2, [0, 0, 1]),  # a quarter is rounded up
+    ],
+)
+def test_the_windows_of_examples(
+    newest_ms: list[int], retention_ms: int, now_ms: int, expected: list[int]
+) -> None:
+    assert windows_of(newest_ms, retention_ms, now_ms) == expected
+
+
+def test_windows_of_batches_that_pass_1_has_filtered_need_one_pass(tmp_path: Path) -> None:
+    """Each window has parts that pass 1 has decompressed, and one that pass 2 must read."""
+    harness = CompactionHarness(tmp_path)
+    key = PartitionId(harness.topic("compact,delete"), 0)
+    for number, codec in enumerate([Codec.ZSTD, Codec.NONE, Codec.ZSTD] * 2):
+        now_ms = harness.clock.now_ms()
+        records = tuple((now_ms, name, b"%d" % number, ()) for name in (b"%d" % number, b"again"))
+        harness.log.ingest({key: [BatchToWrite(records, codec)]})
+        harness.clock.advance(WINDOW_MS / 1000 if number == 2 else 0)
+    spec = _expiring(harness.log.job())
+
+    result = harness.run(spec)
+
+    harness.log.publish(spec, result)
+    assert harness.log.read(key) == harness.log.expected(key)
+    assert [extent.record_count for file in result.files for extent in file.extents] == [3, 4]
+    assert (result.counts["get_requests"], result.counts["input_files_read_once"]) == (8, 4)
 
 
 @pytest.mark.parametrize("plan", ["task", "shuffle"])
