@@ -7,8 +7,9 @@ reason. A run lists the others, and fails if they are too many.
 mutmut was tried, too. It leaves decorated functions alone, and those are properties, dataclass methods and
 all kernels.
 
-Kernels cannot run as Python (NUMBA_DISABLE_JIT): they call libraries through LLVM intrinsics, read rows as
-records, and rely on numba's integer types. So their target compiles them for each mutant of a sample.
+Kernels cannot all run as Python (NUMBA_DISABLE_JIT): some call libraries through LLVM intrinsics, and some
+rely on numba's integer types. A target names those that can (`interpreted`). All others are compiled for each
+mutant of a sample.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def sample(positions: list[Position], most: int | None, seed: int) -> list[Posit
 def judge(name: str, target: Target, directory: Path, *, processes: int, seed: int) -> Row:
     """Judge the mutants of a target, and print the survivors."""
     begun = time.monotonic()
-    collect(target.tests)
+    collect(target.tests, target.interpreted)
     baseline = measure(target.modules, target.tests, directory)
     for module in target.modules:
         require_survival_of_unchanged(module, baseline, directory)

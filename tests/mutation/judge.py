@@ -34,6 +34,7 @@ from numba.core import config
 from typing_extensions import override
 
 from object_format.kernels.runtime import kernel_cache
+from tests.mutation.interpreted import PythonKernels, PythonLoader
 from tests.mutation.mutants import Mutant
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ _KERNELS: Final = "object_format.kernels."
 # it waits for ever, the same multiple of the time of its tests applies: other work may make them slower.
 _LEAST_SECONDS: Final = 60.0  # compiling kernels takes this long
 _TIMES_SLOWER: Final = 3.0
+_python_kernels: Final = PythonKernels(ROOT)
 
 
 class Outcome(StrEnum):
@@ -79,9 +81,15 @@ class Baseline(NamedTuple):
         return sorted(found & set(self.seconds), key=lambda test: (self.seconds[test], test))
 
 
-def collect(tests: Collection[str]) -> None:
-    """Import the tests, and thereby nearly all modules that they need, into this process."""
-    _forget(())  # pytest must import the tests itself
+def collect(tests: Collection[str], interpreted: Collection[str] = ()) -> None:
+    """Import the tests, and thereby nearly all modules that they need, into this process.
+
+    The kernels of the modules `interpreted` run as Python.
+    """
+    if _python_kernels not in sys.meta_path:
+        sys.meta_path.insert(0, _python_kernels)
+    before, _python_kernels.names = _python_kernels.names, set(map(_name, interpreted))
+    _forget({f"{name.replace('.', '/')}.py" for name in before ^ _python_kernels.names})
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         status = pytest.main([*_OPTIONS, "--collect-only", *tests])
@@ -189,7 +197,8 @@ def _judge(mutant: Mutant, tests: Collection[str], processor_seconds: float) -> 
     _forget([mutant.module])
     if _is_compiled(mutant.module):
         _separate_compiled_kernels(mutant)
-    sys.meta_path.insert(0, _Finder(name, ROOT / mutant.module, mutant.code))
+    loader = PythonLoader if name in _python_kernels.names else _Changed
+    sys.meta_path.insert(0, _Finder(name, loader(name, str(ROOT / mutant.module), mutant.code)))
     importlib.import_module(name)
     files = dict.fromkeys(test.partition("::")[0] for test in tests)
     return pytest.main([*_OPTIONS, *files], plugins=[_Chosen(tests)])
@@ -219,6 +228,8 @@ def _name(module: str) -> str:
 
 def _is_compiled(module: str) -> bool:
     """Return True if numba compiles functions or constants of a module; some are outside of the kernels."""
+    if _name(module) in _python_kernels.names:
+        return False
     return _name(module).startswith(_KERNELS) or "@njit" in (ROOT / module).read_text()
 
 
@@ -247,9 +258,9 @@ def _statement(path: Path, line: int) -> range:
 class _Finder(MetaPathFinder):
     """Finder of one module, whose code has changed."""
 
-    def __init__(self, name: str, path: Path, code: str) -> None:
+    def __init__(self, name: str, loader: SourceFileLoader) -> None:
         self._name = name
-        self._loader = _Changed(name, str(path), code)
+        self._loader = loader
 
     @override
     def find_spec(

@@ -9,12 +9,23 @@ from typing import Final, NamedTuple
 
 
 class Target(NamedTuple):
-    """Modules that the same tests judge; at most `most` mutants of each module, chosen at random."""
+    """Modules that the same tests judge; at most `most` mutants of each module, chosen at random.
+
+    The kernels of the modules `interpreted` run as Python. No other kernel that the tests run may call them.
+    """
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
     most: int | None = None
+    interpreted: tuple[str, ...] = ()
 
+
+_SMALL_SECTIONS: Final = (
+    "spark_jobs/task/small_sections/cut.py",
+    "spark_jobs/task/small_sections/read.py",
+    "spark_jobs/task/small_sections/survivors.py",
+    "spark_jobs/task/small_sections/write.py",
+)
 
 TARGETS: Final = {
     "commit": Target(
@@ -239,6 +250,7 @@ TARGETS: Final = {
             "tests/spark_jobs/task/test_delete_horizons.py",
             "tests/spark_jobs/task/test_early_filter.py",
             "tests/spark_jobs/task/test_extent_cut.py",
+            "tests/spark_jobs/task/test_group_attempts.py",
             "tests/spark_jobs/task/test_group_plans.py",
             "tests/spark_jobs/task/test_merged_batches.py",
             "tests/spark_jobs/task/test_open_streams.py",
@@ -250,17 +262,10 @@ TARGETS: Final = {
         most=5,
     ),
     "small_sections": Target(
-        (
-            "spark_jobs/task/small_sections/cut.py",
-            "spark_jobs/task/small_sections/read.py",
-            "spark_jobs/task/small_sections/survivors.py",
-            "spark_jobs/task/small_sections/write.py",
-        ),
-        (
-            "tests/spark_jobs/task/test_extent_cut.py",
-            "tests/spark_jobs/task/test_small_sections.py",
-        ),
+        _SMALL_SECTIONS,
+        ("tests/spark_jobs/task/test_extent_cut.py", "tests/spark_jobs/task/test_small_sections.py"),
         most=5,
+        interpreted=_SMALL_SECTIONS,
     ),
     "segment_files": Target(
         (
@@ -316,6 +321,13 @@ TARGETS: Final = {
             "tests/object_format/record_batch/test_validation.py",
         ),
         most=5,
+        interpreted=(
+            "object_format/kernels/batches/encode.py",
+            "object_format/kernels/batches/headers.py",
+            "object_format/kernels/batches/offsets.py",
+            "object_format/kernels/batches/record_parser.py",
+            "object_format/kernels/batches/records.py",
+        ),
     ),
     "log_kernels": Target(
         ("object_format/kernels/batches/append.py", "object_format/kernels/batches/log_window.py"),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 from tests.mutation.__main__ import explained
+from tests.mutation.interpreted import PythonKernels
 from tests.mutation.judge import ROOT
 from tests.mutation.mutants import mutant_at, positions_of
 from tests.mutation.slips import read_slips
@@ -12,6 +16,8 @@ from tests.mutation.targets import TARGETS
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 _SOURCE = '''"""A module."""
 
@@ -48,9 +54,34 @@ def test_mutants_change_decisions_and_nothing_else(tmp_path: Path) -> None:
     ]
 
 
+_KERNELS = """from numba import njit
+
+from object_format.kernels.runtime.intrinsics import borrowed
+
+
+@njit(nogil=True, cache=True)
+def first(data):
+    return borrowed(data)[0]
+"""
+
+
+def test_kernels_run_as_python_if_a_target_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "some_kernels.py").write_text(_KERNELS)
+    finder = PythonKernels(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    finder.names.add("some_kernels")
+
+    module = importlib.import_module("some_kernels")
+
+    del sys.modules["some_kernels"]
+    assert isinstance(module.first, FunctionType)
+    assert module.first([5, 6]) == 5
+
+
 def test_every_target_names_existing_files() -> None:
     for target in TARGETS.values():
         assert all((ROOT / name).exists() for name in (*target.modules, *target.tests))
+        assert set(target.interpreted) <= set(target.modules)
 
 
 def test_explanations_are_of_code_that_exists() -> None:
