@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from catalog.model import AbortedTransaction, Extent, FileKind
 from core.errors import CorruptDataError
 from object_format.errors import MalformedBatchError
+from object_format.record_batch.headers import iter_headers
 from object_format.record_batch.records import encode_batch
 from spark_jobs.task.extent_cut import ExtentCutter
 
@@ -155,3 +156,29 @@ def test_batches_of_aborted_transactions_are_left_out(
     assert b"".join(bytes(piece.batches) for piece in pieces) == b"".join(each[-1] for each in kept)
     assert sum(piece.record_count for piece in pieces) == sum(each[3] for each in kept)
     assert int(cutter.dropped.sum()) == base - sum(each[3] for each in kept)
+
+
+def test_each_batch_is_compared_with_the_transactions_of_its_producer() -> None:
+    """Seven producers write in turn, and four of them have two or three aborted transactions."""
+    ranges = {1: [(0, 9)], 3: [(3, 3), (17, 31)], 4: [(11, 18), (25, 45), (46, 60)], 6: [(0, 6), (48, 48)]}
+    aborted = [
+        AbortedTransaction(producer_id, first, last)
+        for producer_id, each in ranges.items()
+        for first, last in each
+    ]
+    data = b"".join(
+        encode_batch(
+            [0], [b"k"], [b"%d" % at], base_offset=at, producer=(at % 7, 0, 0), is_transactional=True
+        )
+        for at in range(49)
+    )
+    expected = [
+        at for at in range(49) if not any(first <= at <= last for first, last in ranges.get(at % 7, []))
+    ]
+    cutter = ExtentCutter([extent(0, 48, 0)], aborted)
+
+    pieces = cutter.pieces(memoryview(data))
+
+    found = b"".join(bytes(piece.batches) for piece in pieces)
+    assert [header.base_offset for _, header in iter_headers(found)] == expected
+    assert int(cutter.dropped[0]) == 49 - len(expected)

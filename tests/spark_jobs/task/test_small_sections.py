@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +18,7 @@ from core.ids import SeededIds
 from object_format.codecs.codec import Codec
 from object_format.kernels.batches.layout import KEEP_LEADER_EPOCH
 from object_format.segment_file import SegmentKind
+from object_format.segment_file.layout import IGNORED_BLOCK_FLAGS
 from object_store.accounting import Purpose
 from object_store.local.store import LocalStore
 from spark_jobs.task import compaction_task
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from catalog.model import JobResult, JobSpec
+    from catalog.model import JobInput, JobResult, JobSpec
 
 ONE_BY_ONE = GroupLimits(bytes=0)
 UNLIKE = {"peak_rss_bytes", "largest_buffer_bytes", "bytes_in"}
@@ -106,17 +109,23 @@ def write_wide_files(
     return harness.log.job()
 
 
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
-def test_small_sections_are_not_entered_one_by_one(
-    harness: CompactionHarness, monkeypatch: pytest.MonkeyPatch, codec: Codec
-) -> None:
-    spec = write_wide_files(harness, codec=codec)
+def refuse_single_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a job fail that processes a partition outside of a group."""
 
     def refuse(*_arguments: object, **_options: object) -> None:
         raise AssertionError("a section is processed on its own")
 
     monkeypatch.setattr(compaction_task, "SurvivorFinder", refuse)
     monkeypatch.setattr(InputPass, "pieces", refuse)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
+def test_small_sections_are_not_entered_one_by_one(
+    harness: CompactionHarness, monkeypatch: pytest.MonkeyPatch, codec: Codec
+) -> None:
+    spec = write_wide_files(harness, codec=codec)
+
+    refuse_single_partitions(monkeypatch)
     result = harness.run(spec)
 
     harness.log.publish(spec, result)
@@ -144,6 +153,23 @@ def test_the_size_of_groups_does_not_matter(
     assert len(check_both(harness, spec, limits).extents[0]) == 20  # type: ignore[arg-type]  # a tuple
 
 
+@pytest.mark.parametrize(("policy", "bound"), [("compact", 32 << 20), ("delete", 2 << 20)])
+def test_the_memory_of_a_group_is_bounded(harness: CompactionHarness, policy: str, bound: int) -> None:
+    """It has 24 MiB to open batches in and to compress them, if it deduplicates, and little else."""
+    topic = harness.topic(policy)
+    for _ in range(3):
+        harness.log.ingest({PartitionId(topic, index): [batch((b"a", b"1"))] for index in range(20)})
+    spec = harness.log.job()
+    harness.run(spec)  # compiles the kernels
+
+    tracemalloc.start()
+    harness.run(spec)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert peak < bound
+
+
 def test_output_files_end_at_the_same_partitions(harness: CompactionHarness) -> None:
     spec = write_wide_files(harness)
     length = spec.inputs[0].extents[0].length
@@ -163,7 +189,7 @@ def test_a_section_of_many_blocks_is_cut_at_the_same_batches(harness: Compaction
     check_both(harness, harness.log.job())
 
 
-@pytest.mark.parametrize("field", ["base_offset", "upper_offset", "record_count"])
+@pytest.mark.parametrize("field", ["base_offset", "shorter", "longer", "record_count"])
 def test_a_catalog_that_disagrees_leads_to_the_same_error(harness: CompactionHarness, field: str) -> None:
     spec = write_wide_files(harness)
     (first, *others) = spec.inputs
@@ -172,8 +198,10 @@ def test_a_catalog_that_disagrees_leads_to_the_same_error(harness: CompactionHar
         extents[7] = extents[7]._replace(record_count=5)
     elif field == "base_offset":
         extents[7] = extents[7]._replace(offset_shift=1)
-    else:
+    elif field == "shorter":
         extents[7] = extents[7]._replace(length=extents[7].length - 1)
+    else:  # by less than the header of a block
+        extents[7] = extents[7]._replace(length=extents[7].length + 11)
 
     found = check_both(harness, replace(spec, inputs=(replace(first, extents=tuple(extents)), *others)))
 
@@ -191,6 +219,65 @@ def test_a_section_of_another_partition_is_refused(harness: CompactionHarness) -
     found = check_both(harness, replace(spec, inputs=(replace(first, extents=tuple(extents)), *others)))
 
     assert found.error[0] is CorruptFileError
+
+
+def forge(harness: CompactionHarness, job_input: JobInput, at: int, value: int) -> None:
+    """Change a byte of the fourth section's only block, and correct the checksum of the block."""
+    path = harness.directory / job_input.object_name
+    data = bytearray(path.read_bytes())
+    extent = job_input.extents[3]
+    block = data[extent.position : extent.position + extent.length]
+    block[at] = value
+    checked = job_input.file_id.bytes + extent.position.to_bytes(8, "big") + block[:8] + block[12:]
+    block[8:12] = crc32c(checked).to_bytes(4, "big")
+    data[extent.position : extent.position + extent.length] = block
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        (0, 200),  # type of the block
+        *((1, 1 << bit) for bit in range(8)),  # flags
+        (2, 1),  # reserved
+        (3, 1),
+        (12, 0x80),  # base offset of the first batch
+        (12 + 8, 0x7F),  # its length
+        (12 + 16, 1),  # magic
+        (12 + 22, 7),  # codec
+        (12 + 23, 0x7F),  # last offset delta
+        (12 + 57, 0x7F),  # number of records
+        (12 + 60, 1),
+        (12 + 61, 0x7E),  # length of the first record
+    ],
+)
+def test_a_forged_block_gives_the_same_evidence(
+    harness: CompactionHarness, codec: Codec, at: int, value: int
+) -> None:
+    spec = write_wide_files(harness, partitions=6, codec=codec)
+    forge(harness, spec.inputs[1], at, value)
+
+    found = check_both(harness, spec)
+
+    ignored = at == 1 and value & IGNORED_BLOCK_FLAGS
+    assert found.error == () if ignored else found.error[3] == spec.inputs[1].file_id
+
+
+def test_damage_to_the_header_of_a_section_does_not_stop_a_group(
+    harness: CompactionHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job reads the data of a section, whether or not its header is intact."""
+    spec = write_wide_files(harness)
+    path = harness.directory / spec.inputs[1].object_name
+    data = bytearray(path.read_bytes())
+    data[spec.inputs[1].extents[3].position - 1] ^= 1
+    path.write_bytes(data)
+    expected = check_both(harness, spec)
+
+    refuse_single_partitions(monkeypatch)
+
+    assert outcome(harness, spec, DEFAULT_LIMITS) == expected
 
 
 @given(st.integers(0, 2), st.integers(0, 10**6), st.integers(0, 7), st.sampled_from([Codec.NONE, Codec.LZ4]))
