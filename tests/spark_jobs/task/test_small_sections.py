@@ -6,6 +6,7 @@ import tracemalloc
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from crc32c import crc32c
 from hypothesis import given
@@ -18,22 +19,28 @@ from core.ids import SeededIds
 from object_format.codecs.codec import Codec
 from object_format.kernels.batches.layout import KEEP_LEADER_EPOCH
 from object_format.segment_file import SegmentKind
-from object_format.segment_file.layout import IGNORED_BLOCK_FLAGS
+from object_format.segment_file.layout import BLOCK_TARGET, IGNORED_BLOCK_FLAGS
 from object_store.accounting import Purpose
 from object_store.local.store import LocalStore
 from spark_jobs.task import compaction_task
 from spark_jobs.task.compaction_task import run_compaction
 from spark_jobs.task.input_pass import InputPass
+from spark_jobs.task.small_sections import runner
+from spark_jobs.task.small_sections.columns import OUT_END
 from spark_jobs.task.small_sections.plan import GroupLimits
 from spark_jobs.task.small_sections.runner import DEFAULT_LIMITS
 from tests.spark_jobs.compaction_harness import CompactionHarness
-from tests.spark_jobs.reference_log import DELETE_RETENTION_MS, BatchToWrite, batch
+from tests.spark_jobs.reference_log import DELETE_RETENTION_MS, BatchToWrite, batch, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    import numpy.typing as npt
+
     from catalog.model import JobInput, JobResult, JobSpec
+    from object_format.segment_file import SegmentFileWriter
+    from spark_jobs.task.small_sections.write import Output
 
 ONE_BY_ONE = GroupLimits(bytes=0)
 UNLIKE = {"peak_rss_bytes", "largest_buffer_bytes", "bytes_in"}
@@ -98,9 +105,14 @@ def new_harness(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Compac
 
 
 def write_wide_files(
-    harness: CompactionHarness, *, files: int = 3, partitions: int = 20, codec: Codec = Codec.NONE
+    harness: CompactionHarness,
+    *,
+    files: int = 3,
+    partitions: int = 20,
+    codec: Codec = Codec.NONE,
+    policy: str = "compact",
 ) -> JobSpec:
-    topic = harness.topic()
+    topic = harness.topic(policy)
     for number in range(files):
         pairs = [(b"%d" % key, b"%d-%d" % (number, key)) for key in range(number % 2, 8)]
         harness.log.ingest(
@@ -132,6 +144,36 @@ def test_small_sections_are_not_entered_one_by_one(
     harness.log.check()
     assert result.counts["get_requests"] == (6 if codec is Codec.NONE else 3)
     assert result.counts["partitions"] == 20
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_small_sections_that_are_copied_are_not_entered_one_by_one(
+    harness: CompactionHarness, monkeypatch: pytest.MonkeyPatch, codec: Codec
+) -> None:
+    spec = write_wide_files(harness, codec=codec, policy="delete")
+
+    refuse_single_partitions(monkeypatch)
+    result = harness.run(spec)
+
+    harness.log.publish(spec, result)
+    harness.log.check()
+    assert (result.counts["get_requests"], result.counts["partitions"]) == (3, 20)
+
+
+def test_holes_stay_when_a_topic_is_no_longer_compacted(harness: CompactionHarness) -> None:
+    """The offsets of the records are then in the records only."""
+    topic = harness.topic()
+    keys = [PartitionId(topic, index) for index in range(3)]
+    harness.log.ingest({key: [batch((b"a", b"1"), (b"b", b"2"), (b"a", b"3"))] for key in keys})
+    harness.compact()
+    harness.log.policies[topic] = "delete"
+    harness.log.ingest({key: [batch((b"b", b"4"))] for key in keys})
+    spec = harness.log.job()
+
+    check_both(harness, spec)
+
+    harness.log.publish(spec, harness.run(spec))
+    assert [[each.offset for each in harness.log.read(key)] for key in keys] == [[1, 2, 3]] * 3
 
 
 @pytest.mark.parametrize(
@@ -187,6 +229,20 @@ def test_a_section_of_many_blocks_is_cut_at_the_same_batches(harness: Compaction
         harness.log.ingest({PartitionId(each, index): batches for each in topic for index in (0, 1)})
 
     check_both(harness, harness.log.job())
+
+
+def test_a_block_may_be_exactly_full(harness: CompactionHarness) -> None:
+    value = bytes(BLOCK_TARGET // 2 - 80)
+    value += bytes(BLOCK_TARGET // 2 - len(encode(batch((b"a", value)))))
+    half = batch((b"a", value))
+    assert len(encode(half)) * 2 == BLOCK_TARGET
+    topic = harness.topic("delete")
+    harness.log.ingest({PartitionId(topic, index): [half] * 3 for index in (0, 1)}, block_target=BLOCK_TARGET)
+
+    check_both(harness, harness.log.job())
+
+    for file in harness.run(harness.log.job()).files:
+        assert [each.length for each in file.extents] == [3 * len(encode(half)) + 2 * 12] * 2
 
 
 @pytest.mark.parametrize("field", ["base_offset", "shorter", "longer", "record_count"])
@@ -384,6 +440,32 @@ def test_random_files_have_the_same_outcome(
     check_both(harness, with_aborted(spec, aborted), limits)
 
 
+@pytest.mark.parametrize("epoch", [KEEP_LEADER_EPOCH, 5])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_batches_of_several_epochs_are_merged_in_the_same_way(
+    harness: CompactionHarness, codec: Codec, epoch: int
+) -> None:
+    """Batches of a compacted file have their epochs in their headers, unless its extent has one."""
+    topic = harness.topic()
+    keys = [PartitionId(topic, index) for index in range(3)]
+    for number in range(3):
+        harness.log.ingest({key: [batch((b"%d" % number, b"value"), codec=codec)] for key in keys})
+    for key in keys:
+        first, second, third = harness.log.extents[key]
+        harness.log.extents[key] = [first, second, third._replace(leader_epoch=8)]
+    spec = harness.log.job()
+    harness.log.publish(spec, harness.run(spec))
+    spec = harness.log.job()
+    inputs = tuple(
+        replace(each, extents=tuple(extent._replace(leader_epoch=epoch) for extent in each.extents))
+        for each in spec.inputs
+    )
+
+    found = check_both(harness, replace(spec, inputs=inputs))
+
+    assert ("merged_bytes_saved" in dict(found.counts)) == (epoch == 5)
+
+
 def test_compacted_files_with_many_containers_of_holes(harness: CompactionHarness) -> None:
     """Holes that span containers, in a partition of few records."""
     topic = harness.topic()
@@ -409,6 +491,52 @@ def test_compacted_files_with_many_containers_of_holes(harness: CompactionHarnes
     found = check_both(harness, replace(spec, inputs=wide, partitions=tuple(upper)))
 
     assert found.objects
+
+
+@pytest.mark.parametrize("span", [4, 64 << 16])
+def test_a_group_writes_only_to_its_memory(
+    harness: CompactionHarness, monkeypatch: pytest.MonkeyPatch, span: int
+) -> None:
+    """It stops before a section that does not fit. A container of holes takes more memory than a record."""
+    topic = harness.topic()
+    records = batch((b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"c", b"4"))
+    harness.log.ingest({PartitionId(topic, index): [records] for index in (0, 1)})
+    spec = harness.log.job()
+    (job_input,) = spec.inputs
+    spec = replace(
+        spec,
+        inputs=(
+            replace(job_input, extents=tuple(e._replace(last_offset=span - 1) for e in job_input.extents)),
+        ),
+        partitions=tuple(replace(each, upper_offset=span) for each in spec.partitions),
+    )
+    expected = outcome(harness, spec, ONE_BY_ONE)
+    outputs: list[Output] = []
+    memories: list[npt.NDArray[np.uint8]] = []
+    make_output = runner._GroupRun._make_output
+    size = 0
+
+    def limited(group: runner._GroupRun, writer: SegmentFileWriter) -> Output:
+        output = make_output(group, writer)
+        memories.append(np.full(output.out.size, 0xEE, np.uint8))
+        outputs.append(output._replace(out=memories[-1][:size] if size else output.out))
+        return outputs[-1]
+
+    monkeypatch.setattr(runner._GroupRun, "_make_output", limited)
+    assert outcome(harness, spec, DEFAULT_LIMITS) == expected
+    ends = (outputs[0].sections[:, OUT_END] - outputs[0].position).tolist()
+    holes_end = ends[0] - 76  # the footer follows
+    for size in (
+        1,
+        30,
+        50,
+        90,
+        *range(holes_end - 6, holes_end + 2),
+        *range(ends[0] - 1, ends[0] + 2),
+        ends[1] - 1,
+    ):
+        assert outcome(harness, spec, DEFAULT_LIMITS) == expected
+        assert (memories[-1][size:] == 0xEE).all()
 
 
 @pytest.mark.parametrize("kind", [SegmentKind.INGESTION, SegmentKind.COMPACTED])
