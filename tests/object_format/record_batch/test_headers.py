@@ -9,14 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InvalidInputError
+from object_format.buffers import readable
 from object_format.codecs.codec import Codec
 from object_format.errors import Fault, MalformedBatchError
 from object_format.record_batch.headers import (
     TimestampType,
     assign_offsets,
+    has_transactional_batches,
+    is_marked_compressed,
     iter_headers,
+    offset_range,
     patch_offsets,
+    peek_attributes,
+    peek_producer,
     read_header,
+    record_error,
+    scan_batches,
     set_append_time,
     set_base_offsets,
     set_max_timestamp,
@@ -127,6 +135,48 @@ def test_assigned_offsets_are_consecutive(log: list[model.Batch], first: int, ep
         first = expected[-1].next_offset
     assert model.decode_all(bytes(data)) == expected
     assert end == first
+
+
+@pytest.mark.parametrize("attributes", [0, 7, 0x10, 0x14, 0x24])
+@pytest.mark.parametrize("length", [49, 50, -1, -(2**31), 2**31 - 1])
+def test_fields_of_an_invalid_batch_are_peeked_at(attributes: int, length: int) -> None:
+    """Only the magic number and the length of a header must be right."""
+    data = bytearray(model.encode(model.Batch(producer_id=2**40, producer_epoch=9)))
+    data[8:12] = length.to_bytes(4, "big", signed=True)
+    data[22] = attributes
+    whole = memoryview(data)[:61]
+    codec = attributes & 7
+
+    assert peek_attributes(whole) == (codec, attributes & 0x10 != 0, length + 12)
+    assert peek_producer(whole) == (2**40, 9)
+    assert is_marked_compressed(whole) == (codec != 0)
+
+    assert peek_attributes(whole[:60]) is None
+    assert peek_producer(whole[:60]) == (-1, -1)
+    assert not is_marked_compressed(whole[:60])
+    whole[16] = 1
+    assert peek_attributes(whole) is None
+    assert peek_producer(whole) == (-1, -1)
+
+
+@given(logs(), st.integers(-(2**40), 2**40))
+def test_the_offset_range_is_that_of_the_first_and_the_last_batch(log: list[model.Batch], shift: int) -> None:
+    rows = scan_batches(readable(b"".join(map(model.encode, log))))
+    assert offset_range(rows, shift) == (log[0].base_offset + shift, log[-1].next_offset - 1 + shift)
+
+
+def test_any_transactional_batch_is_found() -> None:
+    plain, transactional = (
+        encode_batch([1], [b"k"], [b"v"], producer=(5, 0, 0), is_transactional=each) for each in (False, True)
+    )
+    assert [has_transactional_batches(data) for data in (plain * 2, plain + transactional)] == [False, True]
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_fault_in_a_compressed_record_has_the_position_of_its_batch(codec: Codec) -> None:
+    first, second = (encode_batch([1], [b"k"], [b"v"], codec=each) for each in (Codec.NONE, codec))
+    row = scan_batches(readable(first + second))[1]
+    assert record_error(Fault.RECORD_LENGTH, row, 7).position == (len(first) if codec else 7)
 
 
 @given(batches(), st.integers(0, 2**40), st.integers(0, 2**31 - 1))
