@@ -25,6 +25,7 @@ from object_format.record_batch.headers import (
     read_header,
     record_error,
     scan_batches,
+    scan_ordered_batches,
     set_append_time,
     set_base_offsets,
     set_max_timestamp,
@@ -163,6 +164,39 @@ def test_fields_of_an_invalid_batch_are_peeked_at(attributes: int, length: int) 
 def test_the_offset_range_is_that_of_the_first_and_the_last_batch(log: list[model.Batch], shift: int) -> None:
     rows = scan_batches(readable(b"".join(map(model.encode, log))))
     assert offset_range(rows, shift) == (log[0].base_offset + shift, log[-1].next_offset - 1 + shift)
+
+
+@given(logs(), st.integers(0, 2**40))
+def test_ordered_batches_are_summed_up(log: list[model.Batch], shift: int) -> None:
+    encoded = [model.encode(batch) for batch in log]
+    data = readable(b"".join(encoded))
+    first, end = log[0].base_offset + shift, log[-1].next_offset + shift
+
+    found = scan_ordered_batches(data, shift, first)
+
+    assert found.rows["size"].tolist() == list(map(len, encoded))
+    assert (found.first_offset, found.next_offset) == (first, end)
+    assert found.compressed == sum(batch.attributes & 7 != 0 for batch in log)
+    assert found.record_count == sum(len(batch.records) for batch in log)
+    for unordered, lowest, position in ((data, first + 1, 0), (readable(bytes(data) * 2), 0, data.size)):
+        with pytest.raises(MalformedBatchError) as caught:
+            scan_ordered_batches(unordered, shift, lowest)
+        assert (caught.value.fault, caught.value.position) == (Fault.OFFSET_RANGE, position)
+
+
+def test_offsets_end_before_2_to_the_62() -> None:
+    data = readable(encode_batch([1, 1], [b"k"] * 2, [b"v"] * 2, base_offset=5))
+    for first, is_valid in ((2**62 - 1, True), (2**62, False), (-1, False)):
+        if is_valid:
+            assert scan_ordered_batches(data, first - 5, 0).next_offset == first + 2
+            continue
+        with pytest.raises(MalformedBatchError) as caught:
+            scan_ordered_batches(data, first - 5, 0)
+        assert caught.value.fault is Fault.OFFSET_RANGE
+
+
+def test_no_batches_are_ordered() -> None:
+    assert scan_ordered_batches(readable(b""), 3, 7)[1:] == (7, 7, 0, 0)
 
 
 def test_any_transactional_batch_is_found() -> None:
