@@ -256,6 +256,7 @@ TARGETS: Final = {
             "tests/spark_jobs/task/test_open_streams.py",
             "tests/spark_jobs/task/test_read_ahead.py",
             "tests/spark_jobs/task/test_retention_windows.py",
+            "tests/spark_jobs/task/test_section_stream.py",
             "tests/spark_jobs/task/test_small_sections.py",
             "tests/spark_jobs/task/test_unique_keys.py",
         ),

@@ -1,0 +1,181 @@
+"""The stream over the sections of one input file: what it requests, and what it refuses."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from catalog.model import PartitionId
+from core.errors import CorruptDataError, InvalidInputError
+from object_format.segment_file import SECTION_START_LENGTH, SegmentKind
+from spark_jobs.task.arrangement import ByteRange, PartitionWork, arrange
+from spark_jobs.task.counts import TaskCounts
+from spark_jobs.task.section_stream import SectionStream
+from tests.spark_jobs.compaction_harness import CompactionHarness
+from tests.spark_jobs.reference_log import batch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from catalog.model import JobSpec
+
+BATCHES = 4
+
+
+@dataclass
+class File:
+    """A file with three sections of `BATCHES` blocks, and the work of each."""
+
+    harness: CompactionHarness
+    spec: JobSpec
+    works: list[PartitionWork]
+
+    def stream(
+        self, *, read_size: int = 1 << 20, end: int | None = None, thread: ThreadPoolExecutor | None = None
+    ) -> SectionStream:
+        (job_input,) = self.spec.inputs
+        return SectionStream(
+            self.harness.log.store,
+            job_input,
+            end=self.works[-1].parts[0].data_end if end is None else end,
+            read_size=read_size,
+            counts=TaskCounts(None, self.harness.clock),
+            thread=thread,
+        )
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> File:
+    harness = CompactionHarness(tmp_path)
+    topic = harness.topic()
+    batches = [batch((b"%d" % number, bytes(50))) for number in range(BATCHES)]
+    harness.log.ingest({PartitionId(topic, index): batches for index in range(3)}, 1, SegmentKind.COMPACTED)
+    spec = harness.log.job()
+    return File(harness, spec, arrange(spec))
+
+
+def positions(stream: SectionStream, work: PartitionWork) -> list[int]:
+    return [block.position for block in stream.blocks(work.partition_id, work.parts[0])]
+
+
+def cut(work: PartitionWork, start: int, end: int) -> PartitionWork:
+    """Return the work within a byte range, which counts from the start of its data."""
+    (part,) = work.parts
+    byte_range = ByteRange(part.data_start + start, part.data_start + end)
+    return replace(work, parts=(replace(part, byte_range=byte_range),))
+
+
+def test_sections_are_read_in_order_and_others_are_skipped(file: File) -> None:
+    stream = file.stream()
+    for work in (file.works[0], file.works[2]):
+        (part,) = work.parts
+        step = (part.data_end - part.data_start) // BATCHES
+        assert stream.first_offset(work.partition_id, part) == 0
+        assert positions(stream, work) == list(range(part.data_start, part.data_end, step))
+        assert stream.end_offset(part) == BATCHES
+    assert stream.was_opened
+
+
+def test_memory_is_that_of_a_read_or_of_the_whole_range(file: File) -> None:
+    (part,) = file.works[0].parts
+    length = file.works[-1].parts[0].data_end - (part.data_start - SECTION_START_LENGTH)
+    for read_size, expected in (
+        (300, 300),
+        (length - 1, length - 1),
+        (length + 1, length),
+        (1 << 20, length),
+    ):
+        stream = file.stream(read_size=read_size)
+        assert stream.buffer_size == 0
+        positions(stream, file.works[0])
+        assert stream.buffer_size == expected
+
+
+def test_a_byte_range_has_the_blocks_that_start_in_it(file: File) -> None:
+    (part,) = file.works[1].parts
+    step = (part.data_end - part.data_start) // BATCHES
+    for start, end, expected in (
+        (0, step, [0]),
+        (1, step, []),
+        (1, step + 1, [1]),
+        (step, 2 * step, [1]),
+        (step, 3 * step + 1, [1, 2, 3]),
+        (3 * step + 1, 4 * step, []),
+    ):
+        stream = file.stream()
+        work = cut(file.works[1], start, end)
+        assert positions(stream, work) == [part.data_start + step * number for number in expected]
+        assert stream.first_offset(work.partition_id, work.parts[0]) == (expected[0] if expected else None)
+        if expected:
+            assert stream.end_offset(work.parts[0]) == expected[-1] + 1
+
+
+def test_an_index_must_cover_the_data_of_its_section(file: File) -> None:
+    work = cut(file.works[1], 1, 1 << 20)
+    (part,) = work.parts
+    (extent,) = part.extents
+    shorter = replace(part, extents=(extent._replace(length=extent.length - 1),))
+    with pytest.raises(CorruptDataError, match="the index of section"):
+        file.stream().first_offset(work.partition_id, shorter)
+    without_index = replace(part, extents=(extent._replace(index_length=0),))
+    with pytest.raises(InvalidInputError, match="a section without an index cannot be read from byte"):
+        file.stream().first_offset(work.partition_id, without_index)
+
+
+def test_bytes_are_peeked_at_until_the_stream_is_after_them(file: File) -> None:
+    first, second, third = (work.parts[0] for work in file.works)
+    data = (file.harness.directory / file.spec.inputs[0].object_name).read_bytes()
+    stream = file.stream()
+
+    def peek(start: int, end: int) -> bytes | None:
+        found = stream.peek(start, end)
+        return None if found is None else bytes(found)
+
+    for _ in range(2):
+        assert peek(first.data_start, second.data_end) == data[first.data_start : second.data_end]
+    stream.skip_to(second.data_start)
+    assert peek(second.data_start - 1, second.data_end) is None
+    assert peek(second.data_start, third.data_end + 1) is None
+    assert peek(third.data_end + 1, third.data_end + 2) is None
+    stream = file.stream()
+    assert peek(second.data_start, third.data_end) == data[second.data_start : third.data_end]
+
+
+def test_a_closed_stream_cannot_be_used(file: File) -> None:
+    stream = file.stream()
+    with pytest.raises(InvalidInputError, match="is not open"):
+        stream.skip_to(100)
+    positions(stream, file.works[0])
+    stream.close()
+    stream.close()
+    with pytest.raises(InvalidInputError, match="is closed"):
+        positions(stream, file.works[1])
+    with pytest.raises(InvalidInputError, match="is closed"):
+        stream.peek(0, 1)
+    assert stream.was_opened
+
+
+def test_only_the_start_of_a_section_is_requested_in_advance(file: File) -> None:
+    """The first block of a byte range is known only after the index has been read."""
+    (part,) = file.works[1].parts
+    (empty,) = (replace(part, extents=tuple(extent._replace(length=0) for extent in part.extents)),)
+    with ThreadPoolExecutor(1) as thread:
+        stream = file.stream(thread=thread)
+        stream.prefetch(empty)
+        stream.prefetch(cut(file.works[1], 1, 500).parts[0])
+        before = stream.was_opened
+        stream.prefetch(part)
+        stream.prefetch(part)
+        assert (before, stream.was_opened) == (False, True)
+        assert len(positions(stream, file.works[1])) == BATCHES
+        stream.close()
+        closed = file.stream(thread=thread)
+        closed.close()
+        closed.prefetch(part)
+        assert not closed.was_opened
+    without_thread = file.stream()
+    without_thread.prefetch(part)
+    assert not without_thread.was_opened
