@@ -310,14 +310,17 @@ def test_a_damaged_input_leaves_no_output(harness: CompactionHarness, position: 
     assert harness.objects() == before
 
 
-def test_an_extent_must_have_as_many_records_as_the_catalog_says(harness: CompactionHarness) -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_extent_must_have_as_many_records_as_the_catalog_says(
+    harness: CompactionHarness, count: int
+) -> None:
     harness.log.ingest({PartitionId(harness.topic(), 0): [batch((b"a", b"1"), (b"b", b"2"))]})
     spec = harness.log.job()
     (job_input,) = spec.inputs
-    wrong = job_input.extents[0]._replace(record_count=3)
+    wrong = job_input.extents[0]._replace(record_count=count)
     before = harness.objects()
 
-    with pytest.raises(CorruptDataError, match=r"has 2 records .* but the catalog counts 3"):
+    with pytest.raises(CorruptDataError, match=f"has 2 records .* but the catalog counts {count}"):
         harness.run(replace(spec, inputs=(replace(job_input, extents=(wrong,)),)))
 
     assert harness.objects() == before
