@@ -66,6 +66,40 @@ def test_offsets_equal_those_of_decoded_records(
             assert list(found.take()) == expected
 
 
+@pytest.mark.parametrize("long_range", [4, 1000])
+@pytest.mark.parametrize("ranges", [1, 2, 3])
+@pytest.mark.parametrize("capacity", range(1, 9))
+def test_ranges_of_adjacent_batches_are_collected_within_any_memory(
+    capacity: int, ranges: int, long_range: int
+) -> None:
+    """Three ranges, of which two have several batches, between batches with gaps."""
+    full = [(set(range(size)), 0, Codec.NONE) for size in (3, 4, 1, 20)]
+    gapped = ({0, 2, 5}, 1, Codec.NONE)
+    made = stored([*full[:3], gapped, full[3], gapped, *full[1:3]])
+    expected = [offset for columns in decode_batches(b"".join(made)) for offset in columns.offsets.tolist()]
+    with (
+        patch.object(record_offsets, "_PENDING_OFFSETS", capacity),
+        patch.object(record_offsets, "_LONG_RANGE", long_range),
+        patch.object(record_offsets, "_RANGES", ranges),
+    ):
+        found = RecordOffsets()
+        found.add(b"".join(made), offset_shift=0)
+        assert list(found.take()) == expected
+
+
+def test_bytes_after_the_records_of_a_batch_with_gaps_are_rejected() -> None:
+    whole = encode_batch([0] * 3, [b"k"] * 3, [b"v"] * 3)
+    gapped = encode_batch([0] * 2, [b"k"] * 2, [b"v"] * 2, base_offset=3, offset_deltas=[0, 2])
+    longer = bytearray(gapped + b"\0")
+    longer[8:12] = (len(longer) - 12).to_bytes(4, "big")
+
+    with pytest.raises(MalformedBatchError) as caught:
+        RecordOffsets().add(whole + longer, offset_shift=0)
+
+    end = len(whole) + len(gapped)
+    assert (caught.value.fault, caught.value.position) == (Fault.TRAILING_BYTES, end)
+
+
 def test_batches_without_gaps_are_not_decompressed() -> None:
     """Their records may even be damaged. A batch with gaps must be readable."""
     whole = encode_batch([0] * 3, [b"k"] * 3, [b"v"] * 3, codec=Codec.LZ4)

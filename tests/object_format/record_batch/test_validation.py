@@ -147,7 +147,9 @@ def test_the_number_of_reported_keyless_records_is_limited() -> None:
         ({"attributes": 0x08}, Fault.TIMESTAMP_TYPE),
         *[({"attributes": bit}, Fault.BROKER_ATTRIBUTES) for bit in (0x40, 0x80, 0x100, 0x4000, -0x8000)],
         ({"producer_id": 4}, Fault.SEQUENCE),
+        ({"producer_id": 0}, Fault.SEQUENCE),
         ({"last_offset_delta": 1}, Fault.OFFSETS_NOT_CONSECUTIVE),
+        ({"last_offset_delta": 2}, Fault.OFFSETS_NOT_CONSECUTIVE),
         ({"records": ()}, Fault.OFFSETS_NOT_CONSECUTIVE),
         ({"records": (Record(0, 1, b"", b""), Record(2, 1, b"", b"")), "last_offset_delta": 1}, None),
         ({"records": (Record(1, 1, b"", b""),)}, Fault.OFFSETS_NOT_CONSECUTIVE),
@@ -160,6 +162,7 @@ def test_batches_that_producers_may_not_send_are_rejected(
     changed = replace(changed, attributes=changed.attributes | codec)
     expected = Fault.OFFSETS_NOT_CONSECUTIVE if fault is None else fault
     assert faults(ONE, changed, ONE) == [(1, expected)]
+    assert faults(changed) == [(0, expected)]
 
 
 @pytest.mark.parametrize("producer_id", [-1, 7])
