@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from object_format.codecs.codec import Codec
 from object_format.errors import InvalidRecordError, RejectionReason
-from object_format.record_batch.append_rules import NO_TIMESTAMP, AppendRules, validate_append
-from object_format.record_batch.records import encode_batch
+from object_format.record_batch.append_rules import NO_TIMESTAMP, AppendLimits, AppendRules, validate_append
+from object_format.record_batch.records import Record, encode_batch
 from object_format.record_batch.validation import MAX_RECORDS_REPORTED
+from tests.object_format import model
 
 _NOW_MS, _BEFORE_MS, _AFTER_MS = 1_000_000, 1_000, 500
 _FOR_EVER_MS = 2**63 - 1
@@ -91,3 +94,67 @@ def test_at_most_a_thousand_rejected_records_are_listed() -> None:
 
 def test_any_timestamp_is_accepted_with_log_append_time() -> None:
     assert rejected(records([NO_TIMESTAMP, 0]), rules(_BEFORE_MS, append_time=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("lowest", "highest", "accepted"),
+    [
+        (1, 9, True),
+        (0, 9, False),
+        (1, 10, False),
+        (NO_TIMESTAMP, 9, False),  # the oldest record with a timestamp may have 0
+        (NO_TIMESTAMP, NO_TIMESTAMP, True),
+    ],
+)
+def test_the_borders_of_accepted_timestamps(lowest: int, highest: int, *, accepted: bool) -> None:
+    limits = AppendLimits(require_keys=False, max_message_bytes=0, earliest=1, latest=9)
+    assert limits.accepts_timestamps(lowest, highest) is accepted
+    assert limits._replace(earliest=0).accepts_timestamps(NO_TIMESTAMP, 9)
+
+
+def test_a_batch_may_be_as_long_as_the_topic_allows() -> None:
+    short, long = records([_NOW_MS]), records([_NOW_MS] * 2)
+    allowed = replace(rules(_BEFORE_MS), max_message_bytes=len(long))
+    assert len(validate_append("t-0", short + long, allowed, now_ms=_NOW_MS)[1]) == 2
+
+    forbidden = replace(allowed, max_message_bytes=len(long) - 1)
+    with pytest.raises(InvalidRecordError, match=f"batch 1 for t-0 has {len(long)} bytes") as error:
+        validate_append("t-0", short + long, forbidden, now_ms=_NOW_MS)
+    assert error.value.reason is RejectionReason.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_wrong_max_timestamp_is_corrected_in_its_header(*, read_only: bool) -> None:
+    """Other batches stay as they are, and so does a buffer that cannot be written."""
+    right = model.batch_of([Record(0, _NOW_MS, b"k", b"v")])
+    wrong = replace(right, max_timestamp=_NOW_MS + 7)
+    sent = bytearray(b"".join(map(model.encode, (right, wrong, right))))
+    before = bytes(sent)
+
+    corrected, summaries = validate_append(
+        "t-0", before if read_only else sent, rules(_BEFORE_MS), now_ms=_NOW_MS
+    )
+
+    assert corrected == model.encode(right) * 3
+    assert (sent == before) == read_only
+    assert [each.max_timestamp for each in summaries] == [_NOW_MS] * 3
+
+
+def test_log_append_time_replaces_the_timestamps_of_each_batch() -> None:
+    data = records([3, 4]) + records([5])
+
+    stamped, summaries = validate_append("t-0", data, rules(_BEFORE_MS, append_time=True), now_ms=_NOW_MS)
+
+    assert [(each.min_timestamp, each.max_timestamp) for each in summaries] == [(_NOW_MS, _NOW_MS)] * 2
+    batches = model.decode_all(bytes(stamped))
+    assert [[record.timestamp for record in batch.records] for batch in batches] == [[_NOW_MS] * 2, [_NOW_MS]]
+
+
+def test_records_without_a_key_are_listed_if_keys_are_required() -> None:
+    data = records([_NOW_MS]) + encode_batch([_NOW_MS] * 3, [None, b"k", None], [b"v"] * 3)
+
+    with pytest.raises(InvalidRecordError, match="records for t-0 are rejected: batch 1: ") as error:
+        validate_append("t-0", data, replace(rules(_BEFORE_MS), require_keys=True), now_ms=_NOW_MS)
+
+    assert error.value.reason is RejectionReason.INVALID_RECORD
+    assert [entry[:2] for entry in error.value.record_errors] == [(1, 0), (1, 2)]
