@@ -297,7 +297,7 @@ def encode_records(records: Sequence[Record], *, codec: Codec = Codec.NONE, lead
 def _check_deltas(deltas: npt.NDArray[np.int64], count: int, last_delta: int) -> None:
     if len(deltas) != count:
         raise UnsupportedBatchError("the columns of a batch differ in length")
-    top = int(deltas[-1]) if count else -1
+    top = int(deltas[-1]) if count else 0
     if not top <= last_delta <= _INT32_MAX or (count and deltas[0] < 0) or bool((np.diff(deltas) <= 0).any()):
         raise UnsupportedBatchError(
             "the offsets of a batch must be ascending and less than 2^31 above its base offset",

@@ -157,6 +157,13 @@ def test_records_that_do_not_fit_a_batch_are_rejected(
         )
 
 
+def test_an_empty_batch_has_at_least_one_offset() -> None:
+    """No reader accepts a batch that covers none."""
+    with pytest.raises(UnsupportedBatchError):
+        encode_batch((), (), (), last_offset_delta=-1)
+    assert decode_batch(encode_batch((), (), (), base_offset=5, last_offset_delta=0)).next_offset == 6
+
+
 def test_a_wrong_checksum_is_detected_if_requested() -> None:
     sound = encode_batch([1], [b"key"], [b"value"])
     damaged = sound.replace(b"value", b"values"[1:])
