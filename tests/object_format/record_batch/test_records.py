@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from object_format.buffers import readable
 from object_format.codecs.codec import Codec
 from object_format.codecs.native import SCRATCH_BYTES
 from object_format.errors import Fault, MalformedBatchError, UnsupportedBatchError
+from object_format.kernels.batches.record_parser import parse_head, parse_record
 from object_format.record_batch.headers import TimestampType, read_header
 from object_format.record_batch.records import (
     Record,
@@ -37,6 +39,21 @@ def test_a_batch_of_the_model_is_decoded(batch: model.Batch, shift: int, before:
     assert columns.records() == expected
     assert [columns.record(i) for i in range(len(columns))] == expected
     assert columns.next_offset == batch.next_offset + shift
+
+
+@given(batches(), st.integers(0, 40))
+def test_the_head_of_a_record_is_that_of_the_whole_record(batch: model.Batch, more: int) -> None:
+    """More bytes may follow. The head ends before the length of the key."""
+    encoded = [model.encode_record(record, batch) for record in batch.records]
+    data = readable(b"".join(encoded) + bytes(more))
+    at = 0
+    for record, one in zip(batch.records, encoded, strict=True):
+        for limit in (at + len(one), data.size):
+            head, whole = parse_head(data, at, limit), parse_record(data, at, limit)
+            assert (*head[:2], head[5]) == (0, at + len(one), record.offset - batch.base_offset)
+            assert head[:6] == whole[:6]
+            assert head[6] == head[4] + len(model.write_varint(head[5]))
+        at += len(one)
 
 
 @given(record_lists(), st.sampled_from(Codec))
