@@ -107,10 +107,13 @@ def test_batches_without_gaps_are_not_decompressed() -> None:
     gapped = encode_batch(
         [0] * 2, [b"k"] * 2, [b"v"] * 2, base_offset=3, offset_deltas=[0, 2], codec=Codec.LZ4
     )
+    plain = encode_batch([0] * 2, [b"k"] * 2, [b"v"] * 2, offset_deltas=[0, 2])
     found = RecordOffsets()
+    assert found.max_opened_bytes == 0
 
     found.add(damaged + gapped, offset_shift=0)
 
+    assert found.max_opened_bytes == len(plain) - 61
     assert list(found.take()) == [0, 1, 2, 3, 5]
     with pytest.raises(MalformedBatchError) as caught:
         found.add(whole + gapped[:61] + bytes(len(gapped) - 61), offset_shift=0)
