@@ -50,7 +50,7 @@ class OutputFiles:
         self._numbers: dict[tuple[OutputPolicy, int], int] = {}
         self._done: list[OutputFile] = []
 
-    def writer(self, policy: OutputPolicy, number: int = 0, series: int = 0) -> SegmentFileWriter:
+    def writer(self, policy: OutputPolicy, number: int, series: int = 0) -> SegmentFileWriter:
         """Return the writer of a file for `policy`; a file has at most one section of each partition.
 
         Files of one series are written one after another, files of different series at the same time.

@@ -48,7 +48,7 @@ class PartitionWriter:
         work: PartitionWork,
         survivors: Survivors | None,
         *,
-        file_number: int = 0,
+        file_number: int,
         series: int = 0,
         ahead: Mapping[int, FilteredSection] | None = None,
     ) -> int:
