@@ -15,6 +15,7 @@ from object_store.local.store import LocalStore
 from object_store.local.streams import LocalStream
 from spark_jobs.shuffle.plan import plan_shuffle
 from spark_jobs.task.compaction_task import run_compaction
+from spark_jobs.task.small_sections.plan import GroupLimits
 from tests.spark_jobs.reference_log import ReferenceLog, batch
 from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
 
@@ -95,4 +96,30 @@ def test_a_stream_is_closed_after_the_last_part_of_its_input(
     log.check()
     assert open_streams.current == 0
     assert open_streams.peak <= peak
+    assert result.counts["get_requests"] == 2 * FILES
+
+
+def test_a_stream_is_closed_after_the_group_that_reads_the_last_section_of_its_input(tmp_path: Path) -> None:
+    """Each partition is in a file of its own, and each group has one partition."""
+    clock = ManualClock()
+    ids = SeededIds(1, clock)
+    log = ReferenceLog(LocalStore(tmp_path, ids), clock, ids)
+    topic = log.create_topic("compact")
+    for number in range(FILES):
+        log.ingest({PartitionId(topic, number): [batch((b"a", b"1"), (b"a", b"2"))]})
+    open_streams = OpenStreams()
+    spec = log.job()
+
+    result = run_compaction(
+        spec,
+        StreamCountingStore(tmp_path, ids, open_streams),
+        attempt_id=ids.new_uuid(),
+        clock=clock,
+        ids=ids,
+        limits=GroupLimits(records=2),
+    )
+
+    log.publish(spec, result)
+    log.check()
+    assert (open_streams.current, open_streams.peak) == (0, 2)
     assert result.counts["get_requests"] == 2 * FILES
