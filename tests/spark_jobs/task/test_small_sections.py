@@ -160,6 +160,41 @@ def test_small_sections_that_are_copied_are_not_entered_one_by_one(
     assert (result.counts["get_requests"], result.counts["partitions"]) == (3, 20)
 
 
+def test_extents_without_bytes_are_in_groups(
+    harness: CompactionHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = harness.topic()
+    keys = [PartitionId(topic, index) for index in range(3)]
+    harness.log.ingest({key: [batch((b"a", None))] for key in keys})
+    for _ in range(2):
+        harness.compact()
+        harness.clock.advance(DELETE_RETENTION_MS)
+    assert [harness.log.extents[key][0].length for key in keys] == [0, 0, 0]
+    harness.log.ingest({key: [batch((b"a", b"1"), (b"a", b"2"))] for key in keys})
+    spec = harness.log.job()
+    expected = check_both(harness, spec)
+
+    refuse_single_partitions(monkeypatch)
+
+    assert outcome(harness, spec, DEFAULT_LIMITS) == expected
+
+
+@pytest.mark.parametrize(("codec", "limit"), [(Codec.NONE, 150), (Codec.LZ4, 1300)])
+def test_records_of_a_block_are_merged_into_several_batches(
+    harness: CompactionHarness, codec: Codec, limit: int
+) -> None:
+    """The batches of a block are limited by the topic, and each saves bytes."""
+    topic = harness.topic()
+    batches = [batch((b"%d" % number, b"value"), codec=codec) for number in range(40)]
+    harness.log.ingest({PartitionId(topic, index): batches for index in (0, 1)})
+    spec = harness.log.job()
+    limited = tuple(replace(each, max_message_bytes=limit) for each in spec.partitions)
+
+    found = check_both(harness, replace(spec, partitions=limited))
+
+    assert dict(found.counts)["merged_bytes_saved"] > 0
+
+
 def test_holes_stay_when_a_topic_is_no_longer_compacted(harness: CompactionHarness) -> None:
     """The offsets of the records are then in the records only."""
     topic = harness.topic()
