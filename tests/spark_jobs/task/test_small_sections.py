@@ -179,7 +179,7 @@ def test_extents_without_bytes_are_in_groups(
     assert outcome(harness, spec, DEFAULT_LIMITS) == expected
 
 
-@pytest.mark.parametrize(("codec", "limit"), [(Codec.NONE, 150), (Codec.LZ4, 1300)])
+@pytest.mark.parametrize(("codec", "limit"), [(Codec.NONE, 150), (Codec.LZ4, 800)])
 def test_records_of_a_block_are_merged_into_several_batches(
     harness: CompactionHarness, codec: Codec, limit: int
 ) -> None:
