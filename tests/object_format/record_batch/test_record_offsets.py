@@ -72,7 +72,7 @@ def test_offsets_equal_those_of_decoded_records(
 def test_ranges_of_adjacent_batches_are_collected_within_any_memory(
     capacity: int, ranges: int, long_range: int
 ) -> None:
-    """Three ranges, of which two have several batches, between batches with gaps."""
+    """The batches are in three ranges, between batches with gaps. Two ranges have several batches."""
     full = [(set(range(size)), 0, Codec.NONE) for size in (3, 4, 1, 20)]
     gapped = ({0, 2, 5}, 1, Codec.NONE)
     made = stored([*full[:3], gapped, full[3], gapped, *full[1:3]])

@@ -100,7 +100,7 @@ def test_a_stream_is_closed_after_the_last_part_of_its_input(
 
 
 def test_a_stream_is_closed_after_the_group_that_reads_the_last_section_of_its_input(tmp_path: Path) -> None:
-    """Each partition is in a file of its own, and each group has one partition."""
+    """Each file has one partition, and so has each group."""
     clock = ManualClock()
     ids = SeededIds(1, clock)
     log = ReferenceLog(LocalStore(tmp_path, ids), clock, ids)

@@ -1,4 +1,4 @@
-"""The stream over the sections of one input file: what it requests, and what it refuses."""
+"""The stream over the sections of one input file: its requests and its errors."""
 
 from __future__ import annotations
 
