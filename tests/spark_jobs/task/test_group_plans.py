@@ -66,8 +66,8 @@ def test_a_group_ends_exactly_at_its_limits(harness: CompactionHarness) -> None:
     spec = equal_sections(harness)
     works = arrange(spec)
     for count in (1, 2, 4):
-        start = works[0].parts[0].data_start - SECTION_START_LENGTH
-        end = works[count - 1].parts[0].data_end  # the files are alike
+        start = works[0].parts[0].data.start - SECTION_START_LENGTH
+        end = works[count - 1].parts[0].data.end  # the files are alike
         records = count * FILES * RECORDS
 
         plan = group(spec, limits=GroupLimits(bytes=FILES * (end - start)))
@@ -85,7 +85,7 @@ def test_a_group_ends_exactly_at_its_limits(harness: CompactionHarness) -> None:
 def test_a_partition_above_a_limit_is_in_no_group(harness: CompactionHarness) -> None:
     spec = equal_sections(harness)
     part = arrange(spec)[0].parts[0]
-    data_bytes = FILES * (part.data_end - part.data_start)
+    data_bytes = FILES * (part.data.end - part.data.start)
 
     assert size(group(spec, limits=GroupLimits(partition_bytes=data_bytes))) == PARTITIONS
     assert group(spec, limits=GroupLimits(partition_bytes=data_bytes - 1)) is None
@@ -107,7 +107,7 @@ def test_a_group_begins_at_any_partition(harness: CompactionHarness) -> None:
 
     assert plan is not None
     assert list(plan.works) == works[2:]
-    assert plan.files[0].start == works[2].parts[0].data_start - SECTION_START_LENGTH
+    assert plan.files[0].start == works[2].parts[0].data.start - SECTION_START_LENGTH
 
 
 def test_a_group_has_partitions_of_one_kind(harness: CompactionHarness) -> None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from catalog.jobs.byte_ranges import ByteRange
 from catalog.model import PartitionId
 from core.errors import CorruptDataError, InvalidInputError
 from object_format.segment_file import SECTION_START_LENGTH, SegmentKind
-from spark_jobs.task.arrangement import ByteRange, PartitionWork, arrange
+from spark_jobs.task.arrangement import PartitionWork, arrange
 from spark_jobs.task.counts import TaskCounts
 from spark_jobs.task.section_stream import SectionStream
 from tests.spark_jobs.compaction_harness import CompactionHarness
@@ -40,7 +41,7 @@ class File:
         return SectionStream(
             self.harness.log.store,
             job_input,
-            end=self.works[-1].parts[0].data_end if end is None else end,
+            end=self.works[-1].parts[0].data.end if end is None else end,
             read_size=read_size,
             counts=TaskCounts(None, self.harness.clock),
             thread=thread,
@@ -64,7 +65,7 @@ def positions(stream: SectionStream, work: PartitionWork) -> list[int]:
 def cut(work: PartitionWork, start: int, end: int) -> PartitionWork:
     """Return the work within a byte range, which counts from the start of its data."""
     (part,) = work.parts
-    byte_range = ByteRange(part.data_start + start, part.data_start + end)
+    byte_range = ByteRange(part.data.start + start, part.data.start + end)
     return replace(work, parts=(replace(part, byte_range=byte_range),))
 
 
@@ -72,16 +73,16 @@ def test_sections_are_read_in_order_and_others_are_skipped(file: File) -> None:
     stream = file.stream()
     for work in (file.works[0], file.works[2]):
         (part,) = work.parts
-        step = (part.data_end - part.data_start) // BATCHES
+        step = (part.data.end - part.data.start) // BATCHES
         assert stream.first_offset(work.partition_id, part) == 0
-        assert positions(stream, work) == list(range(part.data_start, part.data_end, step))
+        assert positions(stream, work) == list(range(part.data.start, part.data.end, step))
         assert stream.end_offset(part) == BATCHES
     assert stream.was_opened
 
 
 def test_memory_is_that_of_a_read_or_of_the_whole_range(file: File) -> None:
     (part,) = file.works[0].parts
-    length = file.works[-1].parts[0].data_end - (part.data_start - SECTION_START_LENGTH)
+    length = file.works[-1].parts[0].data.end - (part.data.start - SECTION_START_LENGTH)
     for read_size, expected in (
         (300, 300),
         (length - 1, length - 1),
@@ -96,7 +97,7 @@ def test_memory_is_that_of_a_read_or_of_the_whole_range(file: File) -> None:
 
 def test_a_byte_range_has_the_blocks_that_start_in_it(file: File) -> None:
     (part,) = file.works[1].parts
-    step = (part.data_end - part.data_start) // BATCHES
+    step = (part.data.end - part.data.start) // BATCHES
     for start, end, expected in (
         (0, step, [0]),
         (1, step, []),
@@ -107,7 +108,7 @@ def test_a_byte_range_has_the_blocks_that_start_in_it(file: File) -> None:
     ):
         stream = file.stream()
         work = cut(file.works[1], start, end)
-        assert positions(stream, work) == [part.data_start + step * number for number in expected]
+        assert positions(stream, work) == [part.data.start + step * number for number in expected]
         assert stream.first_offset(work.partition_id, work.parts[0]) == (expected[0] if expected else None)
         if expected:
             assert stream.end_offset(work.parts[0]) == expected[-1] + 1
@@ -135,13 +136,13 @@ def test_bytes_are_peeked_at_until_the_stream_is_after_them(file: File) -> None:
         return None if found is None else bytes(found)
 
     for _ in range(2):
-        assert peek(first.data_start, second.data_end) == data[first.data_start : second.data_end]
-    stream.skip_to(second.data_start)
-    assert peek(second.data_start - 1, second.data_end) is None
-    assert peek(second.data_start, third.data_end + 1) is None
-    assert peek(third.data_end + 1, third.data_end + 2) is None
+        assert peek(first.data.start, second.data.end) == data[first.data.start : second.data.end]
+    stream.skip_to(second.data.start)
+    assert peek(second.data.start - 1, second.data.end) is None
+    assert peek(second.data.start, third.data.end + 1) is None
+    assert peek(third.data.end + 1, third.data.end + 2) is None
     stream = file.stream()
-    assert peek(second.data_start, third.data_end) == data[second.data_start : third.data_end]
+    assert peek(second.data.start, third.data.end) == data[second.data.start : third.data.end]
 
 
 def test_a_closed_stream_cannot_be_used(file: File) -> None:
