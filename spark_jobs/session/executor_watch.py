@@ -31,8 +31,9 @@ _EXCLUSION_SECONDS: Final = 150.0
 class ExecutorWatch:
     """Context manager that notices when no task has run for `wait_seconds`, although queries wait.
 
-    After failures of their tasks it waits until Spark has had time to fail the queries. A classic session
-    counts its tasks; a Connect server reports those of each query that run.
+    After failures of their tasks it waits until Spark has had time to fail the queries. A task that fails
+    has run, also if it did so between two looks. A classic session counts its tasks; a Connect server reports
+    those of each query that run.
     """
 
     def __init__(self, spark: SparkSession, clock: Clock, wait_seconds: float = DEFAULT_WAIT_SECONDS) -> None:
@@ -40,6 +41,7 @@ class ExecutorWatch:
         self._clock = clock
         self._wait_seconds = wait_seconds
         self._tasks_of_query: dict[str, int] = {}
+        self._failed = 0
         self._checked = self._active = clock.monotonic()
 
     def __enter__(self) -> Self:
@@ -58,8 +60,9 @@ class ExecutorWatch:
             return
         self._checked = now
         running, failed = self._tasks()
+        before, self._failed = self._failed, failed
         seconds = max(self._wait_seconds, _EXCLUSION_SECONDS) if failed else self._wait_seconds
-        if running:
+        if running or failed > before:
             self._active = now
         elif now - self._active >= seconds:
             granted = f"no executor after {failed} tasks had failed" if failed else "no executor"
