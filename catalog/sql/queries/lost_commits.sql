@@ -25,9 +25,10 @@ SET acknowledged = true, number = excluded.number, old_offsets = excluded.old_of
     outcome = CASE WHEN l.outcome = 'unreadable' AND NOT l.given_up THEN NULL ELSE l.outcome END;
 
 -- name: adopt_sessions
--- Insert sessions that the catalog does not know, because their registration was lost.
+-- Insert sessions that the catalog does not know, because their registration was lost. They have no heartbeat: one of
+-- now would make other agents look dead, which could send none during the outage.
 INSERT INTO sessions (session_id, description, state, started_ms, heartbeat_ms, closed_ms, unsettled)
-SELECT session_id, 'lost registration', 'fenced', %(now_ms)s, %(now_ms)s, %(now_ms)s, 'reported'
+SELECT session_id, 'lost registration', 'fenced', %(now_ms)s, 0, %(now_ms)s, 'reported'
 FROM unnest(%(session_ids)s::uuid[]) AS session_id
 ON CONFLICT DO NOTHING;
 

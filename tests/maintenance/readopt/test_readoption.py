@@ -576,6 +576,24 @@ def test_the_operator_waits_for_agents_that_live(scene: Scene, clock: Clock, *, 
     assert clock.now_ms() - begun_ms == 1000 * len(waiting)
 
 
+def test_the_operator_waits_for_agents_after_another_has_reported_a_lost_registration(
+    scene: Scene, clock: Clock
+) -> None:
+    """The row that the report inserts is no heartbeat, so agents did not die during the outage."""
+    assert isinstance(clock, ManualClock)
+    waiting: list[int] = []
+    clock.advance(20)  # the outage, which is longer than an agent may be silent
+    epoch = scene.catalog.incarnations.declare_restore("a test").epoch
+    scene.catalog.lost_commits.report([scene.ids.new_uuid()], [], epoch)
+
+    def note(agents: int) -> None:
+        waiting.append(agents)
+        scene.catalog.lost_commits.report([scene.session_id], [], epoch)
+
+    wait_for_agents(scene.catalog, clock, 10_000, note)
+    assert waiting == [1]
+
+
 def test_a_session_with_waiting_files_is_not_settled(scene: Scene) -> None:
     topic = scene.topic()
     file = scene.file({PartitionId(topic.topic_id, 0): [run_of(3)]})
