@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from local_tier.manager.set_aside_logs import SetAsideLog
 
 _log = structlog.get_logger(__name__)
-_LOG_RESERVE: Final = Reserve(descriptors=12, maps=4)
+LOG_RESERVE: Final = Reserve(descriptors=12, maps=4)
 """At least what creating a log takes at a time: its segment with indexes, a checkpoint, and directories."""
 _NO_OFFSETS: Final = SetAsideOffsets(log_start_offset=0, recovery_point=0)
 
@@ -115,7 +115,7 @@ class LogOpener:
         Raises LogDirectoryOfflineError if there is none, and ProcessLimitError if the process may open or map
         too few files.
         """
-        with process_limits.reserving(_LOG_RESERVE):
+        with process_limits.reserving(LOG_RESERVE):
             for directory in directories:
                 prepare(directory)
                 try:

@@ -9,7 +9,9 @@ import structlog
 
 from local_tier.errors import CorruptCheckpointError, LogDirectoryOfflineError
 from local_tier.files.file_names import PartitionDirectory
+from local_tier.files.process_limits import process_limits
 from local_tier.log.leader_epoch_file_cache import latest_epoch
+from local_tier.manager.log_opener import LOG_RESERVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +99,8 @@ class LogReopening:
 
         Return the log of that name, or None if it cannot be opened now: another topic's log still has the
         name, or the directory is gone. Other logs of the partition that wait become strays. The log has its
-        mark until `SetAsideMarks.remove`.
+        mark until `SetAsideMarks.remove`. Raises ProcessLimitError if the process may open or map too few
+        files for a log with one segment; a log with more may wait for the others.
         """
         with self._registry.creation_lock(name):
             current = self._registry.get(name)
@@ -113,13 +116,14 @@ class LogReopening:
         directory = self._directories.get(found.path.parent)
         self._registry.require_readable(name)
         live = found.path.with_name(PartitionDirectory(*name).name)
-        if directory is None or self._exists(live) or not self._set_aside.take(found):
+        if directory is None or self._exists(live):
             return None
-        if not self._exists(found.path):
-            return None  # an operator has removed it
-        # A start after a crash would take the higher entries.
-        self._checkpoints.remove_stale_entries(directory, name, 0)
-        log = self._opener.reopen(directory, found, name, config)
+        with process_limits.reserving(LOG_RESERVE):  # nothing was changed yet
+            if not self._set_aside.take(found) or not self._exists(found.path):
+                return None  # another thread has opened it, or an operator has removed it
+            # A start after a crash would take the higher entries.
+            self._checkpoints.remove_stale_entries(directory, name, 0)
+            log = self._opener.reopen(directory, found, name, config)
         log.update_high_watermark(log.log_end_offset)
         self._announce(found)
         self._registry.add(log)

@@ -26,7 +26,7 @@ from catalog.topics.local_leaders import UNASSIGNED
 from core.errors import RetryableError, SiltstoneError
 from core.outage import Outage
 from local_tier.cleaner.log_cleaner import CleanerConfig
-from local_tier.errors import CorruptCheckpointError, LogDirectoryOfflineError
+from local_tier.errors import CorruptCheckpointError, LogDirectoryOfflineError, ProcessLimitError
 from local_tier.files.file_names import LOCK
 from local_tier.files.file_system import RealFileSystem
 from local_tier.files.metadata_files import read_meta_properties
@@ -296,7 +296,8 @@ class LocalStorage:
         directories = self._leaders.directories_of(self._node_id) if is_any_back else {}
         for log in waiting:
             partition = PartitionId(log.topic_id, log.partition)
-            with suppress(LogDirectoryOfflineError):  # tried again when the directory is back
+            # Tried again when the directory is back, or the process may open files again.
+            with suppress(LogDirectoryOfflineError, ProcessLimitError):
                 if log.topic_id in purged:
                     self.manager.disposal.delete_set_aside(log)
                 elif log.topic_id in topics and partition in directories:
