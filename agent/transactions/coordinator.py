@@ -96,7 +96,8 @@ class TransactionCoordinator:
 
     If that takes too long, one of them may wait for a lock, or be very large. They are then ended apart,
     `_MAX_APART` at a time. Those that take too long again are not ended together with others from then on,
-    until they have ended in time.
+    until they have ended in time. Requests of one transactional id that are apart follow each other: a client
+    that repeats one would occupy several threads with the same lock.
     """
 
     def __init__(
@@ -123,7 +124,8 @@ class TransactionCoordinator:
         self._waiting: deque[_WaitingEnd] = deque()
         self._ending: asyncio.Task[None] | None = None
         self._slow: dict[str, None] = {}  # transactional ids, the latest one last
-        self._apart: set[asyncio.Task[None]] = set()
+        self._apart: dict[str, deque[_WaitingEnd]] = {}
+        self._apart_tasks: set[asyncio.Task[None]] = set()
         self._may_end_apart = asyncio.Semaphore(_MAX_APART)
 
     async def initialize(
@@ -172,7 +174,7 @@ class TransactionCoordinator:
         loop = asyncio.get_running_loop()
         request = EndRequest(transactional_id, producer, commits, arrived_at, bumps_epoch)
         waiting = _WaitingEnd(request, loop.create_future())
-        if transactional_id in self._slow:
+        if transactional_id in self._slow or transactional_id in self._apart:
             self._begin_apart(waiting)
         else:
             self._waiting.append(waiting)
@@ -198,17 +200,28 @@ class TransactionCoordinator:
             self._ending = None
 
     def _begin_apart(self, waiting: _WaitingEnd) -> None:
+        transactional_id = waiting.request.transactional_id
+        if transactional_id in self._apart:
+            self._apart[transactional_id].append(waiting)
+            return
+        self._apart[transactional_id] = deque([waiting])
         task = asyncio.get_running_loop().create_task(
-            self._end_apart(waiting), name="end of a transaction", context=Context()
+            self._end_apart(transactional_id), name="ends of a transaction", context=Context()
         )
-        self._apart.add(task)
-        task.add_done_callback(self._apart.discard)
+        self._apart_tasks.add(task)
+        task.add_done_callback(self._apart_tasks.discard)
 
-    async def _end_apart(self, waiting: _WaitingEnd) -> None:
-        async with self._may_end_apart:
-            if not waiting.ended.cancelled():
-                (result,) = await self._end_all([waiting])
-                self._received(waiting, result)
+    async def _end_apart(self, transactional_id: str) -> None:
+        requests = self._apart[transactional_id]
+        try:
+            while requests:
+                async with self._may_end_apart:
+                    waiting = requests.popleft()
+                    if not waiting.ended.cancelled():
+                        (result,) = await self._end_all([waiting])
+                        self._received(waiting, result)
+        finally:
+            del self._apart[transactional_id]
 
     async def _end_all(self, batch: Sequence[_WaitingEnd]) -> Sequence[EndedTransaction | Exception]:
         """End transactions together; return their results, or the error of all."""

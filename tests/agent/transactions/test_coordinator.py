@@ -43,12 +43,17 @@ class Table:
         self.arrivals: list[float] = []
         self.is_available = True
         self.is_slow = True
+        self.lock = threading.Event()
+        self.lock.set()
 
     def end_all(self, requests: Sequence[EndRequest], /) -> list[EndedTransaction | TransactionRefusedError]:
-        self.calls.append([each.transactional_id for each in requests])
+        names = [each.transactional_id for each in requests]
+        self.calls.append(names)
         self.arrivals += [each.arrived_at for each in requests]
         assert self.gate.wait(60)
-        if self.is_slow and _SLOW in self.calls[-1]:
+        if names == [_SLOW]:
+            assert self.lock.wait(60)
+        if self.is_slow and _SLOW in names:
             raise CatalogTimeoutError("a lock was not granted")
         if not self.is_available:
             raise CatalogUnavailableError("no catalog", remedy="wait", retry_after_seconds=1)
@@ -81,6 +86,7 @@ async def coordinating(
         yield coordinator, table
     finally:
         table.gate.set()
+        table.lock.set()
         await asyncio.to_thread(pool.close)
 
 
@@ -191,6 +197,21 @@ async def test_a_transaction_that_waits_for_a_lock_fails_alone() -> None:
         table.calls.clear()
         assert await end_all() == [ended] * 3
         assert table.calls == [["a", _SLOW, "b"]]
+
+
+async def test_a_client_that_repeats_a_slow_end_holds_up_no_other() -> None:
+    """It gave up the first request, which still waits for the lock: both threads would wait for it."""
+    async with coordinating() as (coordinator, table):
+        table.gate.set()
+        table.lock.clear()
+        first = [ending(coordinator, name, 1) for name in ("a", _SLOW)]
+        assert await first[0] == ProducerIdentity(1, 1)
+        repeated, other = (ending(coordinator, name, 1) for name in (_SLOW, "b"))
+        assert await other == ProducerIdentity(1, 1)
+        assert sorted(table.calls) == [["a"], ["a", _SLOW], ["b"], [_SLOW]]
+        table.lock.set()
+        results = await asyncio.gather(first[1], repeated, return_exceptions=True)
+        assert [type(each) for each in results] == [CatalogTimeoutError] * 2
 
 
 async def test_a_transaction_that_is_known_to_be_slow_holds_up_no_other() -> None:
