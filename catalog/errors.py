@@ -2,7 +2,8 @@
 
 ::
 
-    RetryableError      CatalogUnavailableError, CatalogTimeoutError, JobVersionError, EarlierAgentsError
+    RetryableError      CatalogUnavailableError, JobVersionError, EarlierAgentsError
+      CatalogUnavailableError  CatalogTimeoutError
     StaleStateError     SessionFencedError, JobSupersededError, ExtentsUnavailableError,
                         JobInputsChangedError, CommitResultExpiredError, TransactionRefusedError
       SessionFencedError  CatalogReplacedError
