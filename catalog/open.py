@@ -222,6 +222,9 @@ def migrate_catalog(
 def plan_migration(
     url: str, clock: Clock, ids: Ids, *, limits: DatabaseLimits | None = None
 ) -> MigrationPlan:
-    """Return the schema's version and the migrations that `migrate_catalog` would apply."""
+    """Return the schema's version and the migrations that `migrate_catalog` would apply.
+
+    Raise SchemaVersionError if a contraction excludes this code.
+    """
     with contextlib.closing(Database(url, clock, ids, limits)) as database:
         return Migrator(database, clock, ids).plan()

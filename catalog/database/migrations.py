@@ -23,6 +23,7 @@ from catalog.database.connection import SCHEMA, first_line
 from catalog.database.schema_version import (
     NO_SCHEMA,
     SchemaVersion,
+    check_min_version,
     check_schema_version,
     read_schema_version,
 )
@@ -87,8 +88,13 @@ class Migrator:
         self._migrations = tuple(load_migrations() if migrations is None else migrations)
 
     def plan(self) -> MigrationPlan:
-        """Return what `run` would apply."""
+        """Return what `run` would apply.
+
+        Raise SchemaVersionError if a contraction excludes this code: it lacks no migration, but may not use
+        the schema.
+        """
         found = read_version(self._database)
+        check_min_version(found, len(self._migrations))
         return MigrationPlan(found, self._migrations[found.version :])
 
     def run(self) -> SchemaVersion:

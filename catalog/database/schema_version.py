@@ -57,6 +57,11 @@ def check_schema_version(found: SchemaVersion, code_version: int = CODE_VERSION)
             f"the catalog has schema version {found.version}, this Siltstone needs {code_version}",
             remedy="apply the missing migrations with: siltstone migrate",
         )
+    check_min_version(found, code_version)
+
+
+def check_min_version(found: SchemaVersion, code_version: int = CODE_VERSION) -> None:
+    """Raise SchemaVersionError if a contraction excludes code that knows `code_version`."""
     if found.min_version > code_version:
         raise SchemaVersionError(
             f"the catalog has schema version {found.version}, which excludes code that knows no version "

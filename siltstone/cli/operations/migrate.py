@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 @click.option(
     "--dry-run", is_flag=True, help="List the migrations that would be applied, and change nothing."
 )
-@click.option("--check", is_flag=True, help="Change nothing, and exit with code 1 if a migration is missing.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Change nothing. Exit with code 1 if a migration is missing, and with 78 if a contraction excludes "
+    "this version.",
+)
 @json_option
 @with_settings()
 def command(settings: Settings, *, dry_run: bool, check: bool, as_json: bool) -> None:

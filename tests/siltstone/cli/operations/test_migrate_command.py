@@ -74,6 +74,18 @@ def test_a_contraction_excludes_this_version(run: Callable[..., Result], url: st
     assert "upgrade Siltstone" in refused.stderr
 
 
+@pytest.mark.parametrize("option", [[], ["--check"], ["--dry-run"]], ids=str)
+def test_a_version_that_a_contraction_excludes_does_not_call_the_schema_complete(
+    run: Callable[..., Result], url: str, option: list[str]
+) -> None:
+    run("migrate")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("UPDATE siltstone.schema_version SET version = 99, min_version = 98")
+    refused = run("migrate", *option)
+    assert (refused.exit_code, refused.stdout) == (78, "")
+    assert "upgrade Siltstone" in refused.stderr
+
+
 def test_the_embedded_catalog_needs_no_migration(tmp_path: Path) -> None:
     where = ["--data-dir", str(tmp_path / "data")]
     assert CliRunner().invoke(cli, ["topics", "create", "t", *where]).exit_code == 0
