@@ -25,6 +25,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.errors import CorruptDataError, InvalidInputError, NotFoundError, RetryableError, StaleStateError
+from core.quantities import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,8 +41,8 @@ class ObjectsNotDeletedError(RetryableError):
     def __init__(self, where: str, failures: Mapping[str, str]) -> None:
         name, reason = next(iter(failures.items()))
         super().__init__(
-            f"{len(failures)} objects could not be deleted from {where}; the first is {name!r}: {reason}",
-            remedy="delete the names in `failures` again",
+            f"{count(len(failures), 'object')} could not be deleted from {where};"
+            f" the first is {name!r}: {reason}"
         )
         self.failures = dict(failures)
 

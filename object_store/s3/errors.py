@@ -65,11 +65,23 @@ _CREDENTIALS_REMEDY: Final = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile in AWS_PROFILE, "
     "or use an instance's role"
 )
+_REFUSALS: Final = frozenset({"AccessDenied", "403"})  # the latter in responses to HEAD
+#: Permissions of S3 by the client's operation.
+_PERMISSIONS: Final[Mapping[str, str]] = {
+    "AbortMultipartUpload": "s3:AbortMultipartUpload",
+    "CompleteMultipartUpload": "s3:PutObject",
+    "CreateMultipartUpload": "s3:PutObject",
+    "DeleteObjects": "s3:DeleteObject",
+    "GetObject": "s3:GetObject",
+    "HeadObject": "s3:GetObject",
+    "ListMultipartUploads": "s3:ListBucketMultipartUploads",
+    "ListObjectsV2": "s3:ListBucket",
+    "PutObject": "s3:PutObject",
+    "UploadPart": "s3:PutObject",
+}
 _REMEDIES: Final[Mapping[str, str]] = {
     "NoSuchBucket": "create the bucket, or correct its name or the endpoint",
     "InvalidBucketName": "correct the bucket's name",
-    "AccessDenied": "allow these credentials to get, put, list and delete objects in this bucket",
-    "403": "allow these credentials to get, put, list and delete objects in this bucket",
     "AllAccessDisabled": "choose another bucket",
     "InvalidAccessKeyId": _CREDENTIALS_REMEDY,
     "SignatureDoesNotMatch": "correct the secret key, and the region if the server has one",
@@ -160,8 +172,16 @@ def translate(
     message = error.response.get("Error", {}).get("Message", "")
     return StoreAccessError(
         f"{doing} was rejected in {place}: {code} {message}".rstrip(),
-        remedy=_REMEDIES.get(code, "see the server's message"),
+        remedy=_remedy_for_rejection(code, error.operation_name),
     )
+
+
+def _remedy_for_rejection(code: str, operation: str) -> str:
+    if code in _REFUSALS and operation in _PERMISSIONS:
+        return (
+            f"allow these credentials {_PERMISSIONS[operation]} here, in their policy or that of the bucket"
+        )
+    return _REMEDIES.get(code, "see the server's message")
 
 
 def _remedy_for_client(error: BotoCoreError | ResponseParserError) -> str:

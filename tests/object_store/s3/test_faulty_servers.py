@@ -127,6 +127,8 @@ class TestUnusualResponses:
         with pytest.raises(ObjectsNotDeletedError, match="v1/7") as caught:
             store.delete(names, purpose=Purpose.GC)
         assert caught.value.failures == {"v1/7": "AccessDenied planned"}
+        assert str(caught.value).startswith("1 object could not be deleted from ")
+        assert str(caught.value).endswith("; the first is 'v1/7': AccessDenied planned")
         assert list(direct.list("", purpose=Purpose.GC)) == []
 
     @pytest.mark.parametrize("code", ["SlowDown", "InternalError"])

@@ -118,5 +118,8 @@ def test_without_one_action_the_operations_fail_that_need_it(
     needs = {each.operation for each in results if action in each.permissions}
     assert denied
     assert denied <= needs
+    if action != "s3:DeleteObject":  # a refused delete lists the server's reasons
+        problems = [each.problem for each in results if each.operation in denied]
+        assert all(each is not None and f"allow these credentials {action} " in each for each in problems)
     if action != "s3:ListBucket":  # Moto needs it for lists only
         assert denied == needs
