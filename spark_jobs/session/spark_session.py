@@ -282,7 +282,7 @@ def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
 def _connect(settings: SparkSettings) -> SparkSession:
     """Return a Connect session.
 
-    Check first that the server accepts connections: gRPC would wait ten minutes.
+    Check first that the server accepts connections and speaks gRPC: PySpark would wait ten minutes.
     """
     assert settings.master is not None
     try:
@@ -305,11 +305,31 @@ def _connect(settings: SparkSettings) -> SparkSession:
     for key, value in settings.conf.items():
         builder = builder.config(key, value)
     try:
+        if not _speaks_grpc(settings.master):
+            raise SparkUnavailableError(
+                f"no Spark Connect server responds at {address[0]}:{address[1]}, although something accepts"
+                " connections there",
+                remedy="correct the port, or use_ssl in the address",
+            )
         return builder.getOrCreate()
     except (PySparkException, ImportError) as error:
         raise SparkUnavailableError(
             f"no session at {settings.address}: {_without_values(error, settings)}"
         ) from None
+
+
+def _speaks_grpc(master: str) -> bool:
+    """Return True if the server of a Connect URL completes the handshake of gRPC in time."""
+    grpc: Any = importlib.import_module("grpc")  # installed where jobs are planned
+    client: Any = importlib.import_module("pyspark.sql.connect.client")
+    channel = client.DefaultChannelBuilder(master).toChannel()
+    try:
+        grpc.channel_ready_future(channel).result(timeout=_CONNECT_SECONDS)
+    except grpc.FutureTimeoutError:
+        return False
+    finally:
+        channel.close()
+    return True
 
 
 def _without_values(error: Exception, settings: SparkSettings) -> str:

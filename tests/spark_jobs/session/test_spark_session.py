@@ -227,6 +227,17 @@ def test_an_unreachable_connect_server_is_reported_immediately() -> None:
             start_session(SparkSettings(master=f"sc://127.0.0.1:{port}"))
 
 
+@pytest.mark.usefixtures("no_session")
+def test_another_server_at_the_connect_address_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It accepts connections and does not respond to gRPC, which would wait for ten minutes."""
+    monkeypatch.setattr(spark_session_module, "_CONNECT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        with pytest.raises(SparkUnavailableError, match=rf"127\.0\.0\.1:{port}.*use_ssl"):
+            start_session(SparkSettings(master=f"sc://127.0.0.1:{port}"))
+
+
 @pytest.mark.parametrize("master", ["sc://", "sc://;token=planted", "sc://host:port;token=planted"])
 def test_a_connect_address_needs_a_host_and_a_port(master: str) -> None:
     with pytest.raises(InvalidInputError, match="write sc://host:port") as raised:
