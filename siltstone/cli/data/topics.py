@@ -149,10 +149,11 @@ def _list_deleted(settings: Settings, *, as_json: bool) -> None:
 def undelete(
     settings: Settings, *, name: str, topic_id: UUID | None, new_name: str | None, as_json: bool
 ) -> None:
-    """Bring deleted topic NAME back with its records, settings and committed offsets.
+    """Bring deleted topic NAME back.
 
-    This works for topic_delete_delay_ms after the deletion. Agents open the logs of a topic with
-    storage.mode=local again. With --id, the command may be repeated if its result is not known.
+    Its records, settings and committed offsets come back with it. This works for topic_delete_delay_ms after
+    the deletion. Agents open the logs of a topic with storage.mode=local again. With --id, the command may be
+    repeated if its result is not known.
     """
     with open_context(settings, check_binding=False, create=False) as context:
         topic = context.catalog.topics.deleted.undelete(name, topic_id=topic_id, new_name=new_name)

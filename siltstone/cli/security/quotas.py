@@ -107,7 +107,10 @@ def set_quotas(settings: Settings, *, entity: QuotaEntity, quotas: tuple[str, ..
 @json_option
 @with_settings()
 def remove(settings: Settings, *, entity: QuotaEntity, quotas: tuple[str, ...], as_json: bool) -> None:
-    """Remove quotas of a user, a client id, both, or an IP address: all of them, or each QUOTA."""
+    """Remove quotas of a user, a client id, both, or an IP address.
+
+    Without QUOTA, all of them are removed.
+    """
     with open_context(settings, check_binding=False, create=False) as context:
         present = context.catalog.client_quotas.list().get(entity, {})
         removed = sorted(set(quotas or present) & present.keys())
