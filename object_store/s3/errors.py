@@ -178,9 +178,7 @@ def translate(
 
 def _remedy_for_rejection(code: str, operation: str) -> str:
     if code in _REFUSALS and operation in _PERMISSIONS:
-        return (
-            f"allow these credentials {_PERMISSIONS[operation]} here, in their or the bucket's policy"
-        )
+        return f"allow these credentials {_PERMISSIONS[operation]} here, in their or the bucket's policy"
     return _REMEDIES.get(code, "see the server's message")
 
 
