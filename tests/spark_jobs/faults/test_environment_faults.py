@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from catalog.jobs.json_format import write_spec
+from catalog.jobs.json_format import SPEC_VERSION, write_spec
 from catalog.model import FileKind, JobState, PartitionId
 from object_format.codecs.codec import Codec, compress
 from object_store.binding import verify_binding
@@ -165,7 +165,7 @@ def beyond_memory(spec: JobSpec) -> bytes:
 
 
 def of_another_version(spec: JobSpec) -> bytes:
-    return compress(Codec.ZSTD, orjson.dumps({**orjson.loads(write_spec(spec)), "version": 3}))
+    return compress(Codec.ZSTD, orjson.dumps({**orjson.loads(write_spec(spec)), "version": SPEC_VERSION + 1}))
 
 
 def of_other_kernels(spec: JobSpec) -> bytes:
