@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,11 +13,12 @@ import psutil
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from core.errors import InvalidInputError
 from spark_jobs.errors import SparkUnavailableError, SparkVersionError
 from spark_jobs.session import spark_session as spark_session_module
-from spark_jobs.session.spark_session import SparkSettings, start_session
+from spark_jobs.session.spark_session import SparkSettings, start_session, stop_session
 from tests.spark_jobs.wrapped_python import write_python
 
 SESSION = """
@@ -228,6 +230,20 @@ def test_an_unreachable_connect_server_is_reported_immediately() -> None:
 
 
 @pytest.mark.usefixtures("no_session")
+def test_a_session_ends_at_once_if_its_connect_server_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark would ask the server to release the session for ten minutes."""
+    pauses: list[float] = []
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    session = ConnectSession(f"sc://127.0.0.1:{port}")
+    monkeypatch.setattr(time, "sleep", pauses.append)
+
+    stop_session(session)  # type: ignore[arg-type]  # Connect has a class of its own
+
+    assert pauses == []
+    assert session.is_stopped
+
+
 def test_another_server_at_the_connect_address_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """It accepts connections and does not respond to gRPC, which would wait for ten minutes."""
     monkeypatch.setattr(spark_session_module, "_CONNECT_SECONDS", 0.2)
