@@ -206,7 +206,8 @@ def stop_session(spark: SparkSession, wait_seconds: float = _STOP_SECONDS) -> bo
         with suppress(PySparkException, Py4JError, OSError), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # PySpark's way to report that Java is gone
             if not is_classic(spark):
-                spark.client.set_retry_policies([])  # PySpark would call a server that is gone for ten minutes
+                # PySpark would call a server that is gone for ten minutes.
+                spark.client.set_retry_policies([])
             spark.stop()
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
     return process is None or process.returncode == 0
