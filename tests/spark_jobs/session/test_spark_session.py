@@ -348,7 +348,8 @@ def test_an_old_connect_server_is_refused_by_name(
     """The error names the missing function and the version that has it; the session is ended."""
     stopped: list[bool] = []
     conf = SimpleNamespace(getAll={}, set=lambda _key, _value: None)
-    server = SimpleNamespace(version=version, conf=conf, stop=lambda: stopped.append(True))
+    client = SimpleNamespace(set_retry_policies=lambda _policies: None)
+    server = SimpleNamespace(version=version, conf=conf, client=client, stop=lambda: stopped.append(True))
     monkeypatch.setattr(spark_session_module, "_connect", lambda _settings: server)
 
     try:
