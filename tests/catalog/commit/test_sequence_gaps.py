@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from catalog.commit import sequence_gaps
@@ -148,6 +148,8 @@ def test_lost_batches_of_an_earlier_epoch_are_appended_once(
 ) -> None:
     """Their producer has begun another epoch behind them, and their agent may not have reported them."""
     batches = [(begin + sum(counts[:each]), count) for each, count in enumerate(counts)]
+    # A gap from 0 on may be one before an expired state: no unacknowledged batch is appended there.
+    assume(all(first != SEQUENCES for first, _ in batches))
     kept = data.draw(st.integers(1, len(batches)))
     partition = Partition(first_new_producer_id=_ID + 1 if begin else 0)
     for batch in batches[:kept]:
