@@ -3,8 +3,8 @@
 Bounds: the last 30 minutes, 20,000 files, 100,000 sections and refused runs, and 20,000 topics. The
 topics whose last acknowledged commits are the oldest are forgotten first.
 
-This machine may have been suspended, so that its clock has stood still. Whether a commit is lost follows from
-times of the catalog's clock only (`LostCommits.compare`), and so does what is known of a dropped one.
+The clock of this machine stops while it is suspended. So only times of the catalog's clock decide whether a
+commit is lost (`LostCommits.compare`), and whether the catalog knows a dropped one.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class PostgresServer:
         self._directory = directory
         self._postmaster = psutil.Process(psutil.Process(connection.info.backend_pid).ppid())
 
-    def value(self, query: bytes) -> Any:  # noqa: ANN401  # whatever the query returns
+    def value(self, query: bytes) -> Any:  # noqa: ANN401  # any type of column
         """Return the only value of a query's only row."""
         row = self._connection.execute(query).fetchone()
         assert row is not None

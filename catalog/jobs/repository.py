@@ -490,9 +490,9 @@ class Jobs:
 class _SubmittedSpecs:
     """The last specifications that this process has submitted and not claimed, a bounded number; thread-safe.
 
-    A watcher usually claims the jobs that it has planned. Its specification of a job of thousands of extents
-    is then read from nowhere. Those with transactions are left out, because an extent has a field for them
-    that is not stored.
+    A watcher usually claims the jobs that it has planned, and then need not read specifications of thousands
+    of extents. Those with transactions are left out, because an extent has a field for them that is not
+    stored.
     """
 
     def __init__(self) -> None:
