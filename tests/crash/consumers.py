@@ -138,9 +138,11 @@ class ConfluentMember(_Member):
         if closing.is_alive():
             self._ledger.refused[f"{self.group} group: close"] += 1
 
-    def _commit(self, consumer: Consumer) -> None:
+    @staticmethod
+    def _commit(consumer: Consumer) -> None:
+        """Send a commit, and do not wait: a synchronous one of the classic protocol may never return."""
         try:
-            consumer.commit(asynchronous=False)
+            consumer.commit(asynchronous=True)
         except KafkaException:
             return  # a later commit covers these records, or a member reads them again
 
