@@ -61,11 +61,13 @@ class TransactionTable(Protocol):
         """Add a group to the producer's transaction."""
         ...
 
-    def end_all(self, requests: Sequence[EndRequest], /) -> Sequence[EndedTransaction | Exception]:
+    def end_all(
+        self, requests: Sequence[EndRequest], /, *, waits_briefly: bool = False
+    ) -> Sequence[EndedTransaction | Exception]:
         """End transactions of different transactional ids together; return the results in this order.
 
         An exception in the place of a result concerns this transaction alone. CatalogTimeoutError: one of
-        them may wait for a lock, or take too long.
+        them may wait for a lock, or take too long. With `waits_briefly`, a lock is waited for once.
         """
         ...
 
@@ -98,6 +100,9 @@ class TransactionCoordinator:
     `_MAX_APART` at a time. Those that take too long again are not ended together with others from then on,
     until they have ended in time. Requests of one transactional id that are apart follow each other: a client
     that repeats one would occupy several threads with the same lock.
+
+    A transaction that is apart waits for a lock once only, for about a second. Several of them may be locked
+    for long. If each used up the lock limit, those after them would wait for a multiple of it.
     """
 
     def __init__(
@@ -218,16 +223,18 @@ class TransactionCoordinator:
                 async with self._may_end_apart:
                     waiting = requests.popleft()
                     if not waiting.ended.cancelled():
-                        (result,) = await self._end_all([waiting])
+                        (result,) = await self._end_all([waiting], waits_briefly=True)
                         self._received(waiting, result)
         finally:
             del self._apart[transactional_id]
 
-    async def _end_all(self, batch: Sequence[_WaitingEnd]) -> Sequence[EndedTransaction | Exception]:
+    async def _end_all(
+        self, batch: Sequence[_WaitingEnd], *, waits_briefly: bool = False
+    ) -> Sequence[EndedTransaction | Exception]:
         """End transactions together; return their results, or the error of all."""
         requests = [each.request for each in batch]
         try:
-            return await self._pool.run(partial(self._table.end_all, requests))
+            return await self._pool.run(partial(self._table.end_all, requests, waits_briefly=waits_briefly))
         except Exception as error:  # noqa: BLE001  # each client receives it
             return [error] * len(batch)
 

@@ -400,11 +400,13 @@ class Database:
         work: Callable[[Transaction], T],
         *,
         idempotent: bool = True,
+        repeats_lock_waits: bool = True,
         reserve: Reserve = Reserve.GENERAL,
     ) -> T:
         """Run `work` in one transaction and return its result; count the call under `operation`.
 
-        A thread with dedicated connections uses these; any other thread uses those in `reserve`.
+        A thread with dedicated connections uses these; any other thread uses those in `reserve`. A wait for a
+        lock lasts as long as the limits say for one wait, and is repeated for `lock_seconds` in all, or not.
         """
 
         def attempt(connection: CatalogConnection, statistics: _CallStatistics) -> T:
@@ -414,7 +416,9 @@ class Database:
                 finally:
                     statistics.statements += transaction.statements
 
-        return self._retry(operation, attempt, self._pool_of(reserve), idempotent=idempotent)
+        lock_seconds = self._limits.lock_seconds if repeats_lock_waits else 0
+        pool = self._pool_of(reserve)
+        return self._retry(operation, attempt, pool, idempotent=idempotent, lock_seconds=lock_seconds)
 
     def read(self, operation: str, query: Query, params: Mapping[str, object] | None = None) -> list[Row]:
         """Run one statement in one round trip and return its rows as named tuples."""
@@ -431,7 +435,8 @@ class Database:
                 connection.execute(b"COMMIT")
             return cursor.fetchall()
 
-        return self._retry(operation, attempt, self._pool_of(Reserve.GENERAL), idempotent=True)
+        pool, lock_seconds = self._pool_of(Reserve.GENERAL), self._limits.lock_seconds
+        return self._retry(operation, attempt, pool, idempotent=True, lock_seconds=lock_seconds)
 
     def _retry(
         self,
@@ -440,6 +445,7 @@ class Database:
         pool: BoundedPool,
         *,
         idempotent: bool,
+        lock_seconds: float,
     ) -> T:
         started = self._clock.monotonic()
         with self._counted(operation) as statistics, self._translated_errors(operation):
@@ -450,19 +456,19 @@ class Database:
                 except psycopg.Error as error:
                     if isinstance(error, pg.LockNotAvailable):
                         self._end_silent_transactions(pool)
-                    is_last = self._is_last(error, statistics.retries, started)
+                    is_last = self._is_last(error, statistics.retries, started, lock_seconds)
                     if is_last or not _is_retriable(error, idempotent=idempotent):
                         raise
                 statistics.retries += 1
                 self._clock.sleep(self._backoff(statistics.retries))
 
-    def _is_last(self, failure: psycopg.Error, retries: int, started: float) -> bool:
+    def _is_last(self, failure: psycopg.Error, retries: int, started: float, lock_seconds: float) -> bool:
         """Return True after the last attempt: time counts for a server that restarts, and for locks."""
         seconds = self._clock.monotonic() - started
         if isinstance(failure, _NotConnectedError):
             return seconds >= self._limits.retry_seconds
         if isinstance(failure, pg.LockNotAvailable):
-            return seconds >= self._limits.lock_seconds
+            return seconds >= lock_seconds
         return retries + 1 >= _MAX_ATTEMPTS
 
     def end_silent_transactions(self) -> None:

@@ -325,14 +325,17 @@ class Transactions:
             raise ended
         return ended
 
-    def end_all(self, requests: Sequence[EndRequest]) -> Sequence[EndedTransaction | Exception]:
+    def end_all(
+        self, requests: Sequence[EndRequest], *, waits_briefly: bool = False
+    ) -> Sequence[EndedTransaction | Exception]:
         """Do the same for several transactional ids at once; return the results in this order.
 
         Transactions often share partitions. If they ended separately, each would wait until the server has
         synced the end of the previous one. If they cannot end together because of an error that one of them
         may cause, they end one by one, and only that one fails. An outage fails all of them, and so does
         CatalogTimeoutError: one of them may wait for a lock, or take too long. The caller then ends them
-        apart.
+        apart. With `waits_briefly`, the first lock that is not granted within about a second raises it;
+        otherwise, the limit is `lock_seconds`.
 
         Without KIP-890, the next transaction has the same epoch. Its producer may have begun it meanwhile,
         because it gave up this request and repeated it at another agent. So a request ends no transaction
@@ -340,16 +343,18 @@ class Transactions:
         attempt has ended the transaction after all, a later one changes nothing (`rules.end`).
         """
         try:
-            return self._end_together(requests)
+            return self._end_together(requests, waits_briefly=waits_briefly)
         except _CATALOG_ERRORS:
             raise
         except Exception as error:
             if len(requests) == 1:
                 raise
             _log.warning("transactions are ended one by one", transactions=len(requests), error=str(error))
-        return self._end_one_by_one(requests)
+        return self._end_one_by_one(requests, waits_briefly=waits_briefly)
 
-    def _end_one_by_one(self, requests: Sequence[EndRequest]) -> list[EndedTransaction | Exception]:
+    def _end_one_by_one(
+        self, requests: Sequence[EndRequest], *, waits_briefly: bool
+    ) -> list[EndedTransaction | Exception]:
         """End each transaction alone. After an error that concerns all, the following ones are not tried."""
         results: list[EndedTransaction | Exception] = []
         outage: Exception | None = None
@@ -358,7 +363,7 @@ class Transactions:
                 results.append(outage)
                 continue
             try:
-                results += self._end_together([request])
+                results += self._end_together([request], waits_briefly=waits_briefly)
             except _CATALOG_ERRORS as error:
                 outage = error
                 results.append(error)
@@ -367,7 +372,7 @@ class Transactions:
         return results
 
     def _end_together(
-        self, requests: Sequence[EndRequest]
+        self, requests: Sequence[EndRequest], *, waits_briefly: bool
     ) -> list[EndedTransaction | TransactionRefusedError]:
         """End transactions in one transaction of the database."""
         names = [each.transactional_id for each in requests]
@@ -392,7 +397,7 @@ class Transactions:
             }
             return [sent[each] for each in range(len(requests))]
 
-        results = self._database.transact("transactions.end", work)
+        results = self._database.transact("transactions.end", work, repeats_lock_waits=not waits_briefly)
         return [each.received() if isinstance(each, _Sent) else each for each in results]
 
     def _end_locked(

@@ -45,14 +45,20 @@ class Table:
         self.is_slow = True
         self.lock = threading.Event()
         self.lock.set()
+        self.locked: set[str] = set()
 
-    def end_all(self, requests: Sequence[EndRequest], /) -> list[EndedTransaction | TransactionRefusedError]:
+    def end_all(
+        self, requests: Sequence[EndRequest], /, *, waits_briefly: bool = False
+    ) -> list[EndedTransaction | TransactionRefusedError]:
         names = [each.transactional_id for each in requests]
         self.calls.append(names)
         self.arrivals += [each.arrived_at for each in requests]
         assert self.gate.wait(60)
         if names == [_SLOW]:
             assert self.lock.wait(60)
+        if self.locked.intersection(names):
+            assert waits_briefly or len(names) > 1, "occupies a thread for the whole lock limit"
+            raise CatalogTimeoutError("a lock was not granted")
         if self.is_slow and _SLOW in names:
             raise CatalogTimeoutError("a lock was not granted")
         if not self.is_available:
@@ -197,6 +203,20 @@ async def test_a_transaction_that_waits_for_a_lock_fails_alone() -> None:
         table.calls.clear()
         assert await end_all() == [ended] * 3
         assert table.calls == [["a", _SLOW, "b"]]
+
+
+async def test_many_locked_transactions_delay_others_by_brief_waits_only() -> None:
+    """They were in one batch. Each would occupy one of the few threads for the whole lock limit."""
+    async with coordinating() as (coordinator, table):
+        table.gate.set()
+        table.locked = {"x", "y", "z"}
+        for _ in range(2):  # the locked ones are known the second time
+            tasks = [ending(coordinator, name, 1) for name in "xyzab"]
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [type(each) for each in results] == [CatalogTimeoutError] * 3 + [ProducerIdentity] * 2
+        table.locked.clear()
+        ended = await asyncio.gather(*(ending(coordinator, name, 1) for name in "xyz"))
+        assert ended == [ProducerIdentity(1, 1)] * 3
 
 
 async def test_a_client_that_repeats_a_slow_end_holds_up_no_other() -> None:

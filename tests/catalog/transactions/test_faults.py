@@ -310,6 +310,28 @@ def test_an_end_that_gets_no_lock_has_another_error_than_an_outage(
         assert [type(each) for each in catalog.transactions.end_all(requests[1:])] == [EndedTransaction]
 
 
+def test_an_end_that_waits_briefly_tries_a_lock_once(
+    catalog_url: str, scene: Scene, clock: Clock, ids: Ids
+) -> None:
+    """An agent ends slow transactions so. Those that wait for their turn do not wait for every lock limit."""
+    transactions = scene.catalog.transactions
+    producer = transactions.initialize("a", _TIMEOUT_MS).producer
+    transactions.add_partitions("a", producer, _keys(scene.topic(partitions=_PARTITIONS)))
+    request = scene.end_request("a", producer, bumps_epoch=True)
+    limits = replace(PATIENT, silent_client_seconds=DatabaseLimits().silent_client_seconds)
+    with (
+        psycopg.connect(connection_string(catalog_url, PATIENT)) as other,
+        open_catalog(catalog_url, clock, ids, limits=limits) as catalog,
+    ):
+        other.execute("SELECT FROM transactional_ids WHERE transactional_id = 'a' FOR UPDATE")
+        with pytest.raises(CatalogTimeoutError):
+            catalog.transactions.end_all([request], waits_briefly=True)
+        assert catalog.operation_counts()["transactions.end"].retries == 0
+        other.rollback()
+        (ended,) = catalog.transactions.end_all([request], waits_briefly=True)
+        assert isinstance(ended, EndedTransaction)
+
+
 def test_a_commit_and_an_end_lock_the_same_transactions_in_one_order(catalog_url: str, scene: Scene) -> None:
     """The order of producer ids is the reverse of that of names. Another client holds up the end first."""
     topic, transactions = scene.topic(partitions=_PARTITIONS), scene.catalog.transactions
