@@ -114,15 +114,16 @@ class Garbage:
         the others follow after `LOCAL_TOPIC_KEPT_MS`.
 
         A failover may have lost the undeletion of a topic. So no removal begins while a session is unsettled,
-        and the delay begins again with each epoch. If the catalog's clock was ahead then, it begins when this
-        method notices. CatalogReplacedError: the next epoch has not begun yet.
+        and the delay begins again with each epoch. If the catalog's clock was ahead then, the removal begins
+        at the latest two delays after this method notices. CatalogReplacedError: the next epoch has not
+        begun yet.
         """
 
         def work(transaction: Transaction) -> int:
             self._incarnations.check(transaction)
             now_ms = transaction.now_ms()
             params = {"before_ms": now_ms - delay_ms, "local_before_ms": now_ms - LOCAL_TOPIC_KEPT_MS}
-            transaction.send(_SQL["correct_beginning"], {"now_ms": now_ms})
+            transaction.send(_SQL["correct_beginning"], {"now_ms": now_ms, "delay_ms": delay_ms})
             topics = transaction.rows(_SQL["pick_deleted_topic"], params)
             topics = topics or transaction.rows(_SQL["pick_purged_local_topic"], params)
             return _remove_some(transaction, topics[0].topic_id, limit, now_ms) if topics else 0

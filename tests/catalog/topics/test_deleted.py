@@ -125,8 +125,10 @@ def test_a_failover_begins_the_delay_again(scene: Scene, clock: Clock) -> None:
     assert catalog.topics.deleted.list() == []
 
 
-def test_a_clock_that_was_ahead_at_a_failover_does_not_prolong_the_delay(scene: Scene, clock: Clock) -> None:
-    """The delay begins when maintenance notices that the epoch has begun in the future."""
+def test_a_clock_that_was_ahead_at_a_failover_prolongs_the_delay_once_at_most(
+    scene: Scene, clock: Clock
+) -> None:
+    """Maintenance notices that the epoch has begun in the future."""
     assert isinstance(clock, ManualClock)
     catalog = scene.catalog
     scene.commit(scene.topic("t"), run_of(5))
@@ -135,13 +137,31 @@ def test_a_clock_that_was_ahead_at_a_failover_does_not_prolong_the_delay(scene: 
     clock._start_ms += 1000 * HOUR_MS
     catalog.incarnations.declare_restore("a test")
     clock._start_ms -= 1000 * HOUR_MS
-    for seconds in (0, HOUR_MS / 1000 - 1):
+    for seconds in (0, 2 * HOUR_MS / 1000 - 1):
         clock.advance(seconds)
         purge(catalog, HOUR_MS)
         assert [each.is_purged for each in catalog.topics.deleted.list()] == [False]
     clock.advance(1)
     purge(catalog, HOUR_MS)
     assert catalog.topics.deleted.list() == []
+
+
+def test_a_clock_that_steps_back_for_a_moment_does_not_shorten_the_delay(scene: Scene, clock: Clock) -> None:
+    """Maintenance looks at it at that moment. The epoch then seems to begin in the future."""
+    assert isinstance(clock, ManualClock)
+    catalog = scene.catalog
+    topic = scene.topic("t")
+    scene.commit(topic, run_of(5))
+    catalog.topics.delete("t")
+    catalog.sessions.end(scene.session_id)
+    clock.advance(HOUR_MS / 1000)
+    catalog.incarnations.declare_restore("a test")
+    clock._start_ms -= HOUR_MS
+    purge(catalog, HOUR_MS)
+    clock._start_ms += HOUR_MS
+    clock.advance(HOUR_MS / 1000 - 1)
+    purge(catalog, HOUR_MS)
+    assert catalog.topics.deleted.undelete("t") == topic
 
 
 def test_no_removal_begins_before_agents_have_reported_what_a_failover_lost(scene: Scene) -> None:
