@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from object_store.interface import ObjectStore
 
 _POLL_SECONDS: Final = 1.0
+_MAX_WAIT_SECONDS: Final = 30.0
 
 
 def readopt(
@@ -100,9 +101,13 @@ def wait_for_agents(
     A file that its agent has not reported yet would be committed as if it may never have been acknowledged:
     batches after a gap are rejected permanently. An agent lived if it was silent for at most `silent_ms`.
     `on_wait` gets the number of agents.
+
+    The age counts by the catalog's clock. It may have stepped back since, so the wait takes no longer than
+    30 s by the clock of this process.
     """
     catalog.incarnations.ensure()
-    while agents := catalog.lost_commits.unverified(silent_ms):
+    until = clock.monotonic() + _MAX_WAIT_SECONDS
+    while clock.monotonic() < until and (agents := catalog.lost_commits.unverified(silent_ms)):
         on_wait(agents)
         clock.sleep(_POLL_SECONDS)
 

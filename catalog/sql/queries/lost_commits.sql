@@ -96,14 +96,17 @@ LIMIT %(limit)s;
 
 -- name: count_unverified
 -- Count the sessions whose agent lived when the incarnation began a moment ago, and has not compared its commits. An
--- agent lived if its last heartbeat was about as recent as that of any other: there were none during the outage.
+-- agent lived if its last heartbeat was about as recent as that of any other: there were none during the outage. A
+-- heartbeat in the future shows only that the clock was ahead: its agent may have lived, and it is not compared.
 WITH fenced AS (
-    SELECT unsettled, heartbeat_ms FROM sessions
-    WHERE state = 'fenced'
-      AND closed_ms > coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) - 30000
+    SELECT unsettled, heartbeat_ms, heartbeat_ms > now_ms AS is_in_future
+    FROM sessions, coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+    WHERE state = 'fenced' AND closed_ms > now_ms - 30000
 )
 SELECT count(*) AS sessions FROM fenced
-WHERE unsettled = 'unverified' AND heartbeat_ms > (SELECT max(heartbeat_ms) FROM fenced) - %(silent_ms)s::bigint;
+WHERE unsettled = 'unverified'
+  AND (is_in_future
+       OR heartbeat_ms > (SELECT max(heartbeat_ms) FROM fenced WHERE NOT is_in_future) - %(silent_ms)s::bigint);
 
 -- name: lost_commits
 -- Return a page of the lost commits in the order of their files; if requested, only those that wait, or those and the

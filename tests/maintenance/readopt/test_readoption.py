@@ -594,6 +594,39 @@ def test_the_operator_waits_for_agents_after_another_has_reported_a_lost_registr
     assert waiting == [1]
 
 
+def test_an_agent_counts_as_alive_although_the_clock_was_ahead_at_the_heartbeat_of_another(
+    scene: Scene, clock: Clock
+) -> None:
+    """A heartbeat in the future does not tell how recent the others are."""
+    assert isinstance(clock, ManualClock)
+    clock._start_ms += 3_600_000
+    scene.catalog.sessions.heartbeat(scene.session_id)
+    clock._start_ms -= 3_600_000
+    scene.catalog.sessions.register(scene.ids.new_uuid(), "another agent")
+    epoch = scene.catalog.incarnations.declare_restore("a test").epoch
+    assert scene.catalog.lost_commits.unverified(10_000) == 2
+    scene.catalog.lost_commits.report([scene.session_id], [], epoch)
+    assert scene.catalog.lost_commits.unverified(10_000) == 1
+
+
+def test_the_operator_waits_for_half_a_minute_although_the_clock_was_ahead_at_the_failover(
+    scene: Scene, clock: Clock
+) -> None:
+    """By the clock of the catalog, the epoch begins in an hour only."""
+    assert isinstance(clock, ManualClock)
+    clock._start_ms += 3_600_000
+    scene.catalog.incarnations.declare_restore("a test")
+    clock._start_ms -= 3_600_000
+    waiting: list[int] = []
+
+    def note(agents: int) -> None:
+        waiting.append(agents)
+        assert len(waiting) <= 30
+
+    wait_for_agents(scene.catalog, clock, 10_000, note)
+    assert waiting == [1] * 30
+
+
 def test_a_session_with_waiting_files_is_not_settled(scene: Scene) -> None:
     topic = scene.topic()
     file = scene.file({PartitionId(topic.topic_id, 0): [run_of(3)]})
