@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from local_tier.manager.log_registry import LogRegistry
     from local_tier.manager.set_aside_logs import SetAsideLogs
     from local_tier.manager.set_aside_marks import SetAsideMarks
-    from local_tier.topic_partition import TopicPartition
 
 _log = structlog.get_logger(__name__)
 
@@ -67,22 +66,15 @@ class LogDisposal:
         self._set_aside = set_aside
         self._marks = marks
 
-    def delete(self, name: TopicPartition, *, future: bool = False, only: UnifiedLog | None = None) -> bool:
-        """Remove a log, and delete its files after the delay. Return False if there is none.
-
-        With `only`, another log of that name stays.
-        """
-        log = self._registry.remove(name, future=future, only=only)
-        if log is None:
-            return False
-        path = log.directory.parent
-        if not future:
-            cleaner_manager = self._services[path].cleaner.manager
-            with cleaner_manager.paused(name):
-                cleaner_manager.update_checkpoints(path, {name: None})
-        self.rename(log, DirectoryState.DELETE)
-        self.write_checkpoints({path})
-        return True
+    def delete_future(self, future: UnifiedLog) -> bool:
+        """Delete a copy that will not replace its log, after the delay. Return False if it is not there."""
+        name = future.topic_partition
+        with self._registry.creation_lock(name):
+            if self._registry.remove(name, future=True, only=future) is None:
+                return False
+            self.rename(future, DirectoryState.DELETE)
+            self.write_checkpoints({future.directory.parent})
+            return True
 
     def set_aside(self, log: UnifiedLog, disposal: Disposal) -> bool:
         """Remove the logs of a partition, as `set_all_aside` does. Return False if it was not removed."""

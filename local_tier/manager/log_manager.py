@@ -325,16 +325,6 @@ class LogManager:
         """All directories, failed ones included."""
         return tuple(self._config.directories)
 
-    def delete(self, name: TopicPartition, *, future: bool = False) -> bool:
-        """Remove a log, and delete its files after the delay. Return False if there is none.
-
-        Raises LogDirectoryOfflineError if the log may be in a directory that is offline.
-        """
-        if self.disposal.delete(name, future=future):
-            return True
-        self._failures.require_none(name)
-        return False
-
     def delete_records(self, name: TopicPartition, before_offset: int) -> int:
         """Durably hide the records below an offset (-1: the high watermark). Return the log start offset.
 

@@ -81,9 +81,7 @@ class LogMoves:
 
     def remove_future_log(self, future: UnifiedLog) -> bool:
         """Delete a copy that will not replace its log. Return False if it is not there any more."""
-        name = future.topic_partition
-        with self._registry.creation_lock(name):
-            return self._disposal.delete(name, future=True, only=future)
+        return self._disposal.delete_future(future)
 
     def pause_cleaning(self, log: UnifiedLog) -> None:
         """Prevent cleaning and deletion of old segments until `resume_cleaning`; wait for a running one."""

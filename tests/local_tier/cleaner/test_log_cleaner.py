@@ -17,7 +17,7 @@ from local_tier.topic_partition import TopicPartition
 from object_format.record_batch.records import encode_batch
 from tests.local_tier.batches import batch
 from tests.local_tier.crash.unsynced import UnsyncedFileSystem
-from tests.local_tier.manager.managers import Machine, crash, name_of, orders
+from tests.local_tier.manager.managers import Machine, crash, delete_log, name_of, orders
 from tests.local_tier.steps import DiskError, NoFaults, SteppedFileSystem, Switch
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def test_a_log_whose_cleaning_fails_is_marked_uncleanable_and_counted(machine: M
         clean(manager)
     metrics, found = manager.metrics().cleaner, first_dirty_offsets(manager)
     write(logs[0], machine, 5)
-    manager.delete(name_of(0))
+    delete_log(manager, name_of(0))
     clean(manager)
     after = manager.metrics().cleaner
     manager.close()

@@ -17,6 +17,7 @@ from local_tier.manager.config import LogManagerConfig
 from local_tier.manager.directory_services import DirectorySchedulers
 from local_tier.manager.log_directories import DirectoryOwner
 from local_tier.manager.log_manager import LogManager
+from local_tier.manager.set_aside_logs import Disposal
 from local_tier.topic_partition import TopicPartition
 from object_format.record_batch.headers import scan_batches
 from object_format.record_batch.records import encode_batch
@@ -182,7 +183,7 @@ class Workload:
     def recreate_topic(self) -> None:
         if self._chance.random() < 0.3:
             self._journal.write(do="delete", log="brief")
-            self.manager.delete(BRIEF)
+            self.manager.disposal.set_aside(self._log(BRIEF), Disposal.DELETE)
             self._journal.write(done="delete", log="brief")
             self._make(BRIEF)
 

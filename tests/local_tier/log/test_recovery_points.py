@@ -12,7 +12,7 @@ from local_tier.files.file_names import RECOVERY_POINT_CHECKPOINT
 from tests.local_tier.batches import batch
 from tests.local_tier.crash.crash_check import contents
 from tests.local_tier.crash.unsynced import UnsyncedFileSystem
-from tests.local_tier.manager.managers import SMALL, Machine, crash, name_of, orders
+from tests.local_tier.manager.managers import SMALL, Machine, crash, delete_log, name_of, orders
 from tests.local_tier.steps import NoFaults, SteppedFileSystem
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def test_a_new_log_ignores_the_recovery_point_of_an_older_one(machine: Machine) 
     fill(orders(manager), 3)
     orders(manager).flush()
     manager.periodic_tasks.checkpoint_recovery_points()
-    manager.delete(name_of(0))
+    delete_log(manager, name_of(0))
     log = manager.get_or_create("orders", UUID(int=77), 0, SMALL)
     fill(log, 9)
     torn = log.segments[0].path

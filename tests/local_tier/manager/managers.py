@@ -15,6 +15,7 @@ from local_tier.manager.config import LogManagerConfig
 from local_tier.manager.directory_services import DirectorySchedulers
 from local_tier.manager.log_directories import DirectoryOwner
 from local_tier.manager.log_manager import LogManager
+from local_tier.manager.set_aside_logs import Disposal
 from local_tier.topic_partition import TopicPartition
 from tests.local_tier.batches import batch, offsets_of
 from tests.local_tier.crash.unsynced import UnsyncedFileSystem
@@ -101,6 +102,12 @@ def orders(manager: LogManager, partition: int = 0, config: LogConfig = SMALL) -
 
 def name_of(partition: int) -> TopicPartition:
     return TopicPartition("orders", partition)
+
+
+def delete_log(manager: LogManager, name: TopicPartition) -> bool:
+    """Delete a log as after the removal of its topic. Return False if there is none."""
+    log = manager.get(name)
+    return log is not None and manager.disposal.set_aside(log, Disposal.DELETE)
 
 
 def crash(manager: LogManager) -> None:

@@ -17,7 +17,7 @@ from local_tier.files.file_names import (
 )
 from local_tier.manager.set_aside_logs import Disposal
 from tests.local_tier.crash.unsynced import UnsyncedFileSystem
-from tests.local_tier.manager.managers import SMALL, Machine, fill, name_of, orders
+from tests.local_tier.manager.managers import SMALL, Machine, delete_log, fill, name_of, orders
 from tests.local_tier.steps import NoFaults, SteppedFileSystem
 
 if TYPE_CHECKING:
@@ -134,6 +134,6 @@ def test_a_log_without_an_entry_does_not_cause_a_write_of_the_cleaner(
     manager = machine.start()
     orders(manager)
     written.take()
-    manager.delete(name_of(0))
+    delete_log(manager, name_of(0))
     assert written.take()[CLEANER_CHECKPOINT] == (0, 0)
     manager.close()
