@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from local_tier.errors import CorruptCheckpointError, LogDirectoryOfflineError
-from local_tier.files.file_names import PartitionDirectory
+from local_tier.files.file_names import LOG, PartitionDirectory, parse_segment_file
 from local_tier.files.process_limits import process_limits
 from local_tier.log.leader_epoch_file_cache import latest_epoch
 from local_tier.manager.log_opener import LOG_RESERVE
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from local_tier.config import LogConfig
     from local_tier.files.file_system import FileSystem
+    from local_tier.files.process_limits import Reserve
     from local_tier.log.unified_log import UnifiedLog
     from local_tier.manager.log_checkpoints import LogCheckpoints
     from local_tier.manager.log_directories import LogDirectories, LogDirFailureChannel
@@ -100,7 +101,7 @@ class LogReopening:
         Return the log of that name, or None if it cannot be opened now: another topic's log still has the
         name, or the directory is gone. Other logs of the partition that wait become strays. The log has its
         mark until `SetAsideMarks.remove`. Raises ProcessLimitError if the process may open or map too few
-        files for a log with one segment; a log with more may wait for the others.
+        files. Only a log with a damaged mark may wait for files, because all of its indexes are rebuilt.
         """
         with self._registry.creation_lock(name):
             current = self._registry.get(name)
@@ -118,7 +119,7 @@ class LogReopening:
         live = found.path.with_name(PartitionDirectory(*name).name)
         if directory is None or self._exists(live):
             return None
-        with process_limits.reserving(LOG_RESERVE):  # nothing was changed yet
+        with process_limits.reserving(self._reserve_of(found.path)):  # nothing was changed yet
             if not self._set_aside.take(found) or not self._exists(found.path):
                 return None  # another thread has opened it, or an operator has removed it
             # A start after a crash would take the higher entries.
@@ -131,6 +132,22 @@ class LogReopening:
         self._announce(found)
         _log.info("log_reopened", log=str(name), directory=str(log.directory))
         return log
+
+    def _reserve_of(self, path: Path) -> Reserve:
+        """Return what opening a log takes that was flushed: one descriptor for each further segment.
+
+        The log must not wait for the last ones: it has a creation lock, which other logs may need.
+        """
+        try:
+            with process_limits.refusing():
+                names = self._file_system.list_dir(path)
+        except FileNotFoundError:
+            return LOG_RESERVE  # an operator has removed it
+        except OSError as error:
+            self._failures.report_and_raise(path.parent, error)
+        found = map(parse_segment_file, names)
+        segments = sum(file is not None and file[1] == LOG for file in found)
+        return LOG_RESERVE._replace(descriptors=LOG_RESERVE.descriptors + segments)
 
     def _announce(self, found: SetAsideLog) -> None:
         if self.on_reopen is not None:

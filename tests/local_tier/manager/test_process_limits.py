@@ -23,6 +23,7 @@ from local_tier.errors import LogDirectoryOfflineError, ProcessLimitError
 from local_tier.files import file_system
 from local_tier.files import process_limits as process_limits_module
 from local_tier.files.process_limits import process_limits
+from local_tier.manager.log_opener import LOG_RESERVE
 from local_tier.manager.set_aside_logs import Disposal
 from tests.agent.kafka.waiting import until
 from tests.local_tier.batches import batch
@@ -61,13 +62,14 @@ def no_maps() -> Iterator[None]:
 
 
 @contextmanager
-def no_descriptors() -> Iterator[None]:
-    """Let no file be opened."""
+def no_descriptors(left: int = 0) -> Iterator[None]:
+    """Let no file be opened, or at most `left` of them."""
     gc.collect()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    next_one = os.open("/", os.O_RDONLY)
-    os.close(next_one)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (next_one, hard))
+    lowest = [os.open("/", os.O_RDONLY) for _ in range(left + 1)]
+    for each in lowest:
+        os.close(each)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest[-1], hard))
     try:
         yield
     finally:
@@ -175,6 +177,26 @@ def test_no_log_is_opened_again(machine: Machine, none_left: Lack) -> None:
     reopened = manager.reopening.reopen(name_of(0), found, SMALL)
     assert reopened is not None
     assert reopened.log_end_offset == 3
+    assert manager.offline_directories == []
+    manager.close()
+
+
+def test_a_log_of_many_segments_is_opened_again_only_if_all_can_be_opened(machine: Machine) -> None:
+    """Otherwise it would wait for the last ones, with the lock of the creation of other logs."""
+    manager = machine.start()
+    log = orders(manager)
+    fill(log, 100)
+    segments = len(log.segments)
+    assert manager.disposal.set_aside(log, Disposal.WAIT)
+    del log
+    (found,) = manager.reopening.set_aside_logs()
+    with no_descriptors(left=segments), pytest.raises(ProcessLimitError):
+        manager.reopening.reopen(name_of(0), found, SMALL)
+    assert manager.reopening.set_aside_logs() == [found]
+    with no_descriptors(left=segments + LOG_RESERVE.descriptors):
+        reopened = manager.reopening.reopen(name_of(0), found, SMALL)
+    assert reopened is not None
+    assert reopened.log_end_offset == 100
     assert manager.offline_directories == []
     manager.close()
 
