@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.settings import AgentSettings
-from core.exit_codes import WRONG_SCHEMA
+from core.exit_codes import FAILED, PART_FAILED, TEMPORARY_FAILURE, WRONG_SCHEMA, WRONG_USAGE
 from siltstone.cli.compaction import compact
 from siltstone.cli.operations import agent
 from siltstone.settings.configuration import ENVIRONMENT_PREFIX, SETTINGS
@@ -43,11 +43,19 @@ def test_a_unit_runs_a_command_with_its_options(unit: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_a_unit_leaves_time_to_stop_and_is_not_restarted_on_a_wrong_schema(unit: Path) -> None:
+def test_a_unit_leaves_time_to_stop_and_is_not_restarted_if_that_repairs_nothing(unit: Path) -> None:
     text = unit.read_text(encoding="utf-8")
     (seconds,) = re.findall(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)
     assert int(seconds) * 1000 > AgentSettings().drain_ms + AgentSettings().stop_timeout_ms
-    assert re.findall(r"^RestartPreventExitStatus=(\d+)$", text, re.MULTILINE) == [str(WRONG_SCHEMA)]
+    (codes,) = re.findall(r"^RestartPreventExitStatus=(.*)$", text, re.MULTILINE)
+    assert codes.split() == [str(WRONG_USAGE), str(WRONG_SCHEMA)]
+
+
+def test_the_guide_says_which_exit_codes_end_the_restarts() -> None:
+    rows = dict(re.findall(r"^\| `(\d+)` \| [^|]+ \| (yes|no)\b[^|]*\|$", GUIDE, re.MULTILINE))
+    ends = dict.fromkeys((WRONG_USAGE, WRONG_SCHEMA), "no")
+    restarts = dict.fromkeys((FAILED, PART_FAILED, TEMPORARY_FAILURE), "yes")
+    assert {int(code): is_restarted for code, is_restarted in rows.items()} == ends | restarts
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
