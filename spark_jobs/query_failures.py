@@ -19,7 +19,8 @@ _AFTER_EXCLUSION: Final = "excludeOnFailure.\nMost recent failure:\n"
 _EXCEPTION_LINE: Final = re.compile(r"(?:\w+\.)*(?P<class>\w+)(?:: (?P<message>.*))?")
 _DEATHS: Final = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 _SESSION_IS_GONE: Final = re.compile(
-    r"SparkContext was shut down|stopped SparkContext|SESSION_(?:CLOSED|NOT_FOUND)|StatusCode\.UNAVAILABLE"
+    r"SparkContext was shut down|stopped SparkContext|StatusCode\.UNAVAILABLE"
+    r"|SESSION_(?:CHANGED|CLOSED|NOT_FOUND)|NO_ACTIVE_SESSION"
 )
 _TASK_FAILED: Final = re.compile(r"SparkException|Job aborted|\[[A-Z_.]+\]")
 

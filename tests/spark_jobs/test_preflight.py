@@ -108,7 +108,7 @@ def test_different_versions_are_listed(check: Check, monkeypatch: pytest.MonkeyP
 def test_workers_without_siltstone_are_reported_by_the_last_line_of_their_traceback(
     check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    missing = CallOnUnpickling.of(importlib.import_module, "siltstone_worker")  # type: ignore[arg-type]  # any argument
+    missing = CallOnUnpickling.of(importlib.import_module, "siltstone_worker")
     monkeypatch.setattr(WorkerCheck, "__init__", lambda self, *_: setattr(self, "_store", missing))
 
     with pytest.raises(PreflightError) as refusal:

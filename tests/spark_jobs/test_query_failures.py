@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from spark_jobs.query_failures import reason_of
+from uuid import UUID
+
+import pytest
+
+from spark_jobs.errors import SparkUnavailableError
+from spark_jobs.query_failures import failure_of, reason_of
 
 _EXCLUDED = """An error occurred while calling o180.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: 
@@ -26,6 +31,19 @@ def test_the_last_failure_before_all_executors_were_excluded_is_named() -> None:
 def test_an_exception_of_a_python_worker_is_named_by_the_last_line_of_its_traceback() -> None:
     text = "Job aborted\nTraceback (most recent call last):\n  File\nValueError: bad\n\tat java"
     assert reason_of(Exception(text)) == "ValueError: bad"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[INVALID_HANDLE.SESSION_CHANGED] The existing Spark server driver instance has restarted.",
+        "[RESPONSE_ALREADY_RECEIVED] INVALID_HANDLE.SESSION_NOT_FOUND on the server",
+        "[NO_ACTIVE_SESSION] No active Spark session found.",
+    ],
+)
+def test_a_session_is_gone_if_its_connect_server_has_restarted(text: str) -> None:
+    """It is no failure of the job, which runs again in another session."""
+    assert failure_of(UUID(int=1), Exception(text)).error == SparkUnavailableError.__name__
 
 
 def test_an_exception_without_a_message_is_named_by_its_class() -> None:

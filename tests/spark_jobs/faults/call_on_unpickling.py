@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 class CallOnUnpickling(bytes):
     """Bytes that call a function in the process that unpickles them."""
 
-    call: Callable[[int], object]
-    argument: int
+    call: Callable[..., object]
+    argument: object
 
     @classmethod
-    def of(cls, call: Callable[[int], object], argument: int) -> CallOnUnpickling:
+    def of(cls, call: Callable[..., object], argument: object) -> CallOnUnpickling:
         data = cls()
         data.call, data.argument = call, argument
         return data
 
     @override
-    def __reduce__(self) -> tuple[Callable[[int], object], tuple[int]]:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object]]:
         return self.call, (self.argument,)
 
 

@@ -173,7 +173,7 @@ def of_other_kernels(spec: JobSpec) -> bytes:
 
 
 def of_a_package_that_is_not_installed(_spec: JobSpec) -> bytes:
-    return CallOnUnpickling.of(importlib.import_module, "siltstone_extension")  # type: ignore[arg-type]  # any argument
+    return CallOnUnpickling.of(importlib.import_module, "siltstone_extension")
 
 
 @pytest.mark.parametrize(
