@@ -1,6 +1,7 @@
 """Whether wide ingestion files of ten agents are compacted faster than they arrive.
 
-    python -m benchmarks.backlog [--json] [--quick] [--workers N …] [--rounds N]
+    python -m benchmarks.backlog [--json] [--quick] [--workers N …] [--rounds N] [--files N]
+        [--plan-extents N]
 
 Ten agents write files with a section for each of 1,000 shared partitions to a local store, and commit them to
 a private PostgreSQL with durable settings, as fast as they can. The files are built before. So `arrival` is
@@ -198,9 +199,10 @@ def arrive(agents: list[Connection], place: Place) -> Rates:
     return Rates(place.load.total_files / seconds)
 
 
-def drain(context: AppContext, session: SparkSessionManager, load: Load) -> Rates:
+def drain(context: AppContext, session: SparkSessionManager, load: Load, plan_extents: int | None) -> Rates:
     """Compact until no ingestion file is left."""
-    settings = load_settings({"max_ingestion_age_ms": 0})
+    bound = {} if plan_extents is None else {"max_plan_extents": plan_extents}
+    settings = load_settings({"max_ingestion_age_ms": 0, **bound})
     watcher = Watcher(context, settings, CompactionOptions(), session=session)
     interrupts = Interrupts()
     begin = perf_counter()
@@ -215,9 +217,10 @@ def drain(context: AppContext, session: SparkSessionManager, load: Load) -> Rate
 class Bench:
     """A PostgreSQL server and a directory; each round has a new database and a new store."""
 
-    def __init__(self, url: str, directory: Path) -> None:
+    def __init__(self, url: str, directory: Path, plan_extents: int | None = None) -> None:
         self._url = url
         self._directory = directory
+        self._plan_extents = plan_extents
         self._clock = SystemClock()
         self._ids = SystemIds(self._clock)
 
@@ -241,12 +244,11 @@ class Bench:
                 catalog=catalog, store=store, store_config=config, clock=catalog.clock, ids=self._ids
             )
             arrival = arrive(agents, Place(url, str(self._directory / name), topic.topic_id, load))
-            return arrival, drain(context, session, load)
+            return arrival, drain(context, session, load, self._plan_extents)
 
 
-def measure(url: str, directory: Path, load: Load, workers: tuple[int, ...], rounds: int) -> dict[str, Any]:
+def measure(bench: Bench, load: Load, workers: tuple[int, ...], rounds: int) -> dict[str, Any]:
     """Measure all numbers of workers; a small first round of each starts Spark's processes."""
-    bench = Bench(url, directory)
     cases = []
     with ExitStack() as opened:
         agents = [opened.enter_context(worker(serve_agents, AGENTS // _PROCESSES)) for _ in range(_PROCESSES)]
@@ -310,17 +312,20 @@ def _print(report: dict[str, Any]) -> None:
 @click.option("--quick", is_flag=True, help="A third of the files, one round, one number of workers.")
 @click.option("--workers", type=int, multiple=True, default=(1, 2, 4), help="Numbers of task slots.")
 @click.option("--rounds", type=int, default=3, help="Rounds of each number of workers.")
-def main(*, as_json: bool, quick: bool, workers: tuple[int, ...], rounds: int) -> None:
+@click.option("--files", type=int, default=Load.files, help="Files of each agent.")
+@click.option("--plan-extents", type=int, help="`max_plan_extents` of the watcher.")
+def main(
+    *, as_json: bool, quick: bool, workers: tuple[int, ...], rounds: int, files: int, plan_extents: int | None
+) -> None:
     """Run the benchmark and print the report."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    load = Load(files=2) if quick else Load()
+    load = Load(files=2 if quick else files)
     with (
         tempfile.TemporaryDirectory(prefix="siltstone-backlog-") as name,
         EmbeddedPostgres(Path(name) / "catalog") as server,
     ):
         done = measure(
-            server.url,
-            Path(name),
+            Bench(server.url, Path(name), plan_extents),
             load,
             workers[1:2] or workers if quick else workers,
             1 if quick else rounds,

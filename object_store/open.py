@@ -79,7 +79,7 @@ def open_store(
     if config.is_local:
         return LocalStore(_directory(config.url), ids)
     # boto3 loads slowly and is needed for S3 only
-    from object_store.s3.client import S3Limits  # noqa: PLC0415
+    from object_store.s3.limits import S3Limits  # noqa: PLC0415
     from object_store.s3.store import S3Store  # noqa: PLC0415
 
     bucket, prefix = _bucket_and_prefix(config.url)

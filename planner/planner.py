@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import gc
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from catalog.model import JobSpec
+from core.cycle_collector import collector_paused
 from core.errors import StaleStateError
 from planner.policy import make_plan
 from planner.snapshot_loader import load_snapshot
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator
 
     from catalog.open import Catalog
     from core.clock import Clock
@@ -53,6 +51,7 @@ class Submission:
         )
 
 
+@collector_paused()
 def plan(
     catalog: Catalog,
     clock: Clock,
@@ -67,9 +66,8 @@ def plan(
     dirty compacted ones. With `explain` it also covers every partition of that topic. Raise NotFoundError if
     there is no such topic. `after` is as in `load_snapshot`.
     """
-    with _gc_paused():
-        snapshot = load_snapshot(catalog, clock.now_ms(), settings, explain=explain, after=after)
-        return make_plan(snapshot, settings)
+    snapshot = load_snapshot(catalog, clock.now_ms(), settings, explain=explain, after=after)
+    return make_plan(snapshot, settings)
 
 
 def submit(catalog: Catalog, clock: Clock, ids: Ids, settings: PlannerSettings, planned: Plan) -> Submission:
@@ -79,10 +77,7 @@ def submit(catalog: Catalog, clock: Clock, ids: Ids, settings: PlannerSettings, 
     for job in planned.jobs:
         spec = freeze(job, clock, ids, settings)
         try:
-            with _gc_paused():
-                catalog.jobs.submit(
-                    spec, moved_bytes=job.score.moved_bytes, nanodollars=job.score.nanodollars
-                )
+            catalog.jobs.submit(spec, moved_bytes=job.score.moved_bytes, nanodollars=job.score.nanodollars)
         except StaleStateError:
             lost += 1
         else:
@@ -175,18 +170,3 @@ def freeze(job: PlannedJob, clock: Clock, ids: Ids, settings: PlannerSettings) -
         merge_batches=settings.merge_batches,
         exact=job.exact,
     )
-
-
-@contextmanager
-def _gc_paused() -> Iterator[None]:
-    """Pause the cycle collector while a snapshot grows or a job is submitted; scans took half of the time.
-
-    Both are bounded, have no cycles, and are freed by reference counts.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

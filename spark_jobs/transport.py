@@ -10,6 +10,7 @@ import orjson
 
 from catalog.jobs.json_format import read_spec, write_spec
 from catalog.model import FileFormat, JobResult, OutputExtent, OutputFile
+from core.cycle_collector import collector_paused
 from core.errors import CorruptDataError
 from object_format.codecs.codec import Codec, CompressedDataError, compress, decompress
 from object_format.kernels.runtime.identity import KERNEL_DIGEST, short_digest
@@ -29,6 +30,7 @@ def pack_spec(spec: JobSpec) -> bytes:
     return compress(Codec.ZSTD, write_spec(replace(spec, kernel_digest=KERNEL_DIGEST)))
 
 
+@collector_paused()
 def unpack_spec(data: bytes) -> JobSpec:
     """Reverse `pack_spec`, with the digest of the kernels.
 

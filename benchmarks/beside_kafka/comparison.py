@@ -61,9 +61,7 @@ class Comparison:
             row |= {"goal": self.goal, "met": ratio >= self.goal}
         parts = [each.counters for each in self.samples[SILTSTONE] if each.counters]
         if parts:
-            row["siltstone_means"] = {
-                name: round(median(each[name] for each in parts), 2) for name in parts[0]
-            }
+            row["siltstone_means"] = _medians(parts)
         return row
 
     def _summary(self, samples: Sequence[Sample]) -> dict[str, Any]:
@@ -89,6 +87,7 @@ class Comparison:
                     for each in samples
                 ]
             ),
+            "requests": _medians([each.load.requests for each in samples]),
             "samples": [asdict(each.load) for each in samples],
         }
 
@@ -96,6 +95,10 @@ class Comparison:
         if self.unit == "s":
             return load.seconds
         return (load.transactions if self.unit == "tx/s" else load.megabytes) / max(load.seconds, 1e-9)
+
+
+def _medians(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: round(median(each[name] for each in found), 2) for name in found[0]}
 
 
 def _median(values: Sequence[float | None]) -> float | None:

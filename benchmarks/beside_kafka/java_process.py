@@ -10,7 +10,7 @@ import re
 import subprocess
 from itertools import count
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,9 @@ _PRODUCED = re.compile(
 _CONSUMED = re.compile(
     r"^\d{4}-[^,]*, \d{4}-[^,]*, ([\d.]+), [\d.]+, (\d+), [\d.]+, (-?\d+), (-?\d+), ", re.MULTILINE
 )
-_MIB = 2**20
+# producer-metrics:batch-size-avg:{client-id=producer-0}  : 15943.210
+_METRIC = re.compile(r"^producer-metrics:([a-z-]+):\{client-id=producer-\d+\}\s*: ([\d.]+)", re.MULTILINE)
+_KIB, _MIB = 2**10, 2**20
 
 
 class JavaProcess:
@@ -173,6 +175,7 @@ class JavaClients:
                 "--num-records", str(records),
                 "--record-size", str(record_bytes),
                 "--throughput", "-1",
+                "--print-metrics",
                 "--command-property",
                 f"compression.type={codec}",
                 f"client.id=producer-{number}",
@@ -184,11 +187,13 @@ class JavaClients:
         sent = sum(each[0] for each in found)
         if sent != records * clients:
             raise LoadError(f"{sent:.0f} of {records * clients} records were acknowledged")
+        longest = max(number / rate for number, rate, _, _ in found)
         return Load(
             megabytes=sent * record_bytes / 1e6,
-            seconds=max(number / rate for number, rate, _, _ in found),
+            seconds=longest,
             p50_ms=median(each[2] for each in found),
             p99_ms=median(each[3] for each in found),
+            requests=_requests(output, longest),
         )
 
     def consume(
@@ -224,3 +229,18 @@ class JavaClients:
             megabytes=sum(each[0] for each in found) * _MIB / 1e6,
             seconds=max(each[3] for each in found) / 1000,
         )
+
+
+def _requests(output: str, seconds: float) -> dict[str, float]:
+    """Return the means over producers of what their metrics say of their requests."""
+    metrics: dict[str, list[float]] = {}
+    for name, value in _METRIC.findall(output):
+        metrics.setdefault(name, []).append(float(value))
+    found = {name: fmean(values) for name, values in metrics.items()}
+    latency_ms = found["request-latency-avg"]
+    return {
+        "batch_kib": found["batch-size-avg"] / _KIB,
+        "request_kib": found["request-size-avg"] / _KIB,
+        "latency_ms": latency_ms,
+        "in_flight": found["request-total"] / seconds * latency_ms / 1000,  # Little's law
+    }

@@ -52,6 +52,7 @@ from catalog.jobs.quarantine import add_candidates
 from catalog.jobs.validation import check_result, check_spec
 from catalog.lifecycle.reachability import observe, silence_params
 from catalog.model import Job, JobState
+from core.cycle_collector import collector_paused
 from core.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class Jobs:
         self._ids = ids
         self._submitted = _SubmittedSpecs()
 
+    @collector_paused()
     def submit(self, spec: JobSpec, *, moved_bytes: int = 0, nanodollars: int = 0) -> None:
         """Add a job and claim its extents; idempotent.
 
@@ -325,6 +327,7 @@ class Jobs:
         half = max(1, (len(file_ids) + 1) // 2)
         self._fail(transaction, spec, attempt_id, failure, suspects=file_ids, max_files=half, repeatedly=True)
 
+    @collector_paused()
     def complete(self, result: JobResult, spec: JobSpec | None = None) -> None:
         """Publish an attempt's outputs in place of the job's inputs, in one transaction; idempotent.
 

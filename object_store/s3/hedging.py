@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from core.clock import Clock
     from object_store.accounting import Purpose, RequestCounts, RequestKind
-    from object_store.s3.client import S3Limits
+    from object_store.s3.limits import S3Limits
 
 T = TypeVar("T")
 

@@ -10,8 +10,9 @@ from object_store.errors import ObjectsNotDeletedError, StoreAccessError, StoreU
 from object_store.interface import ObjectInfo, check_range
 from object_store.names import COMMON_PREFIX, check_name, parse
 from object_store.s3 import upload as s3_upload
-from object_store.s3.client import S3Calls, S3Limits
+from object_store.s3.client import S3Calls
 from object_store.s3.errors import is_lost_upload, partial_fault
+from object_store.s3.limits import S3Limits
 from object_store.s3.stream import RequestedRange, S3Stream
 from object_store.s3.upload import S3Upload
 

@@ -24,8 +24,8 @@ from object_store.errors import (
     StoreClosedError,
     StoreUnavailableError,
 )
-from object_store.s3.client import MIB
 from object_store.s3.errors import BODY_FAULTS, error_code
+from object_store.s3.limits import MIB
 
 if TYPE_CHECKING:
     from typing import Final

@@ -14,7 +14,7 @@ Offsets of a range in which no block starts belong to the range before.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby, pairwise, zip_longest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -114,7 +114,7 @@ def runs_of(works: Sequence[PartitionWork], share: Share) -> list[Run]:
         own = [list(parts) for (is_mine, _), parts in groups if is_mine]
         for number, parts in enumerate(own):
             narrowed = (
-                [replace(part, byte_range=share.byte_range) for part in parts] if share.byte_range else parts
+                [part._replace(byte_range=share.byte_range) for part in parts] if share.byte_range else parts
             )
             runs.append(Run(partition_index, number, work.narrowed(narrowed)))
     return runs
@@ -142,7 +142,7 @@ def _sections(works: Sequence[PartitionWork]) -> dict[int, list[_Section]]:
         for part in work.parts:
             sections = found[part.input_index]
             if part.has_bytes:
-                sections.append(_Section(part.data.start, part.data.end, part.index is not None))
+                sections.append(_Section(part.data.start, part.data.end, part.section_index is not None))
     return {index: sorted(each) for index, each in found.items()}
 
 

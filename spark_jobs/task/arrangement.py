@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,6 +11,7 @@ from catalog.grouping import partition_groups
 from catalog.jobs.byte_ranges import ByteRange, byte_range_of
 from catalog.jobs.validation import input_problem
 from catalog.model import PartitionId
+from core.cycle_collector import collector_paused
 from core.errors import InvalidInputError
 from object_format.kernels.runtime.identity import KERNEL_DIGEST
 from object_format.segment_file import check_format
@@ -21,25 +23,28 @@ if TYPE_CHECKING:
     from catalog.model import Extent, FileFormat, JobPartition, JobSpec
 
 
-@dataclass(frozen=True, slots=True)
-class InputPart:
+class InputPart(NamedTuple):
     """The extents of one partition in one input file, in offset order.
 
     `input_index` is the file's index in the job's inputs. `data` are the bytes of the extents. With a
     `byte_range`, the part has only the blocks that start in that range. Parts of different retention
     `window`s go into different output sections. The section also covers the `controls_after`, the offsets of
     control batches that the job removes after the part.
+
+    It is a tuple, because a task over wide files creates tens of thousands of them.
     """
 
     input_index: int
     extents: tuple[Extent, ...]
+    data: ByteRange
     byte_range: ByteRange | None = None
     window: int = 0
     controls_after: int = 0
-    data: ByteRange = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "data", byte_range_of(self.extents))  # it is asked for several times
+    @classmethod
+    def of(cls, input_index: int, extents: tuple[Extent, ...]) -> InputPart:
+        """Return the whole part of a file that has these extents."""
+        return cls(input_index, extents, byte_range_of(extents))
 
     @property
     def upper_offset(self) -> int:
@@ -52,7 +57,7 @@ class InputPart:
         return self.data.end > self.data.start
 
     @property
-    def index(self) -> ByteRange | None:
+    def section_index(self) -> ByteRange | None:
         """Location of the section's index, or None. Only a section with an index is read in parts."""
         located = {(extent.index_position, extent.index_length) for extent in self.extents if extent.length}
         position, length = located.pop() if len(located) == 1 else (0, 0)
@@ -90,14 +95,14 @@ class InputPart:
         return self.upper_offset
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PartitionWork:
     """One partition of a job and its parts, oldest first."""
 
     partition: JobPartition
     parts: tuple[InputPart, ...]
 
-    @property
+    @cached_property
     def records_in(self) -> int:
         """Number of records according to the catalog."""
         return sum(extent.record_count for part in self.parts for extent in part.extents)
@@ -135,6 +140,7 @@ class PartitionWork:
         return [self.narrowed(tuple(parts)) for _, parts in groups]
 
 
+@collector_paused()
 def arrange(spec: JobSpec) -> list[PartitionWork]:
     """Return the job's partitions in the order of sections in files, each with its parts in offset order.
 
@@ -149,7 +155,8 @@ def arrange(spec: JobSpec) -> list[PartitionWork]:
     parts: dict[tuple[int, int], list[InputPart]] = {key: [] for key in partitions}
     for index, job_input in enumerate(spec.inputs):
         for extents in partition_groups(_verified(job_input.extents)):
-            extents.sort(key=_base_offset)
+            if len(extents) > 1:  # wide files have one extent of each partition
+                extents.sort(key=_base_offset)
             first = extents[0]
             found = parts.get((first.topic_id.int, first.partition))
             if found is None:
@@ -157,7 +164,7 @@ def arrange(spec: JobSpec) -> list[PartitionWork]:
                     f"job {spec.job_id}: {job_input.object_name} has an extent of"
                     f" {first.topic_id}/{first.partition}, which is not a partition of the job"
                 )
-            found.append(InputPart(index, tuple(extents)))
+            found.append(InputPart.of(index, tuple(extents)))
     work = []
     for key in sorted(partitions):
         partition = partitions[key]
@@ -175,7 +182,7 @@ def _with_controls(partition: JobPartition, parts: tuple[InputPart, ...]) -> tup
         return parts
     ends = [*(part.extents[0].base_offset for part in parts[1:]), partition.upper_offset]
     return tuple(
-        replace(part, controls_after=end - part.upper_offset) for part, end in zip(parts, ends, strict=True)
+        part._replace(controls_after=end - part.upper_offset) for part, end in zip(parts, ends, strict=True)
     )
 
 
@@ -197,7 +204,7 @@ def _with_windows(
         return parts
     newest_ms = [max(extent.max_timestamp for extent in part.extents) for part in parts]
     windows = windows_of(newest_ms, partition.expires_after_ms, now_ms)
-    return tuple(replace(part, window=window) for part, window in zip(parts, windows, strict=True))
+    return tuple(part._replace(window=window) for part, window in zip(parts, windows, strict=True))
 
 
 class InputUse(NamedTuple):
@@ -214,16 +221,19 @@ class InputUse(NamedTuple):
 
 def input_uses(work: Sequence[PartitionWork], *, deduplicated_only: bool) -> dict[int, InputUse]:
     """Return how long each input is needed, by input index; inputs that nothing reads are left out."""
-    uses: dict[int, InputUse] = {}
+    last: dict[int, tuple[int, InputPart]] = {}
+    ends: dict[int, int] = {}
     for position, each in enumerate(work):
         if deduplicated_only and not each.partition.deduplicate:
             continue
         for part in each.parts:
-            if part.has_bytes:
-                before = uses.get(part.input_index)
-                end = max(before.end if before is not None else 0, part.data.end)
-                uses[part.input_index] = InputUse(position, part, end)
-    return uses
+            start, end = part.data
+            if start < end:
+                index = part.input_index
+                last[index] = position, part
+                if end > ends.get(index, 0):
+                    ends[index] = end
+    return {index: InputUse(position, part, ends[index]) for index, (position, part) in last.items()}
 
 
 def _base_offset(extent: Extent) -> int:

@@ -152,7 +152,7 @@ class SectionStream:
         return part.offset_of(base_offset)
 
     def _index_of(self, section: tuple[UUID, int], part: InputPart) -> SectionIndex:
-        name, located = self._input.object_name, part.index
+        name, located = self._input.object_name, part.section_index
         if located is None:
             raise InvalidInputError(
                 f"{name}: a section without an index cannot be read from byte {part.read_start}"

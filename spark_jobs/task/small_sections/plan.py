@@ -126,17 +126,15 @@ class _Columns:
         found: dict[int, FileRange] = {}
         size = 0
         for part in parts:
-            if not part.has_bytes:
+            start, end = part.data
+            if start == end:
                 continue
-            index, start, end = part.input_index, part.data.start, part.data.end
             size += end - start
             start -= SECTION_START_LENGTH
-            before = self.files.get(index)
-            if before is None:
-                before = FileRange(start, start)
-            if start < before.end or end - before.start > self.max_file_bytes:
+            begin, reached = self.files.get(part.input_index, (start, start))
+            if start < reached or end - begin > self.max_file_bytes:
                 return None
-            found[index] = FileRange(before.start, end)
+            found[part.input_index] = FileRange(begin, end)
         return found if found and size <= self.limits.partition_bytes else None
 
     def _add_rows(self, work: PartitionWork) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from core.cycle_collector import collector_paused
 from object_format.buffers import readable
 from object_format.codecs.native import SCRATCH_BYTES, native_codec_table
 from object_format.dedupe.fingerprints import seed_words
@@ -126,6 +127,7 @@ class SmallSections:
         self._limits = limits
         self._failures = self._skipped = 0
 
+    @collector_paused()
     def run(self, first: int) -> int:
         """Process partitions from index `first` on; return their number.
 

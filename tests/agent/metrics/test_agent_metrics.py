@@ -37,7 +37,7 @@ from core.clock import SystemClock
 from local_tier.manager.log_copy import LogCopy
 from object_store.binding import verify_binding
 from object_store.local.store import LocalStore
-from object_store.s3.client import S3Limits
+from object_store.s3.limits import S3Limits
 from object_store.s3.store import S3Store
 from tests.agent.faulty_store import FaultyStore
 from tests.agent.groups.classic_harness import encode_subscription

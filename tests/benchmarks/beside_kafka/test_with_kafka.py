@@ -50,6 +50,8 @@ def test_kafkas_tools_load_a_broker(tmp_path: Path) -> None:
             )
             assert produced.megabytes == 0.06
             assert produced.p50_ms is not None
+            assert 0 < produced.requests["batch_kib"] <= 16  # batch.size
+            assert 0 < produced.requests["in_flight"] <= 5  # max.in.flight.requests.per.connection
             for _ in range(2):  # the second time as well from the start
                 read = clients.consume(
                     server.client_settings,

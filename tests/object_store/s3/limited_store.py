@@ -9,7 +9,7 @@ import numpy as np
 
 from core.ids import SystemIds
 from object_store.accounting import Purpose
-from object_store.s3.client import S3Limits
+from object_store.s3.limits import S3Limits
 from object_store.s3.store import S3Store
 from tests.fixtures.s3 import bucket_of
 from tests.object_store.s3.fault_proxy import Fault

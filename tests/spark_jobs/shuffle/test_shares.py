@@ -253,7 +253,7 @@ def works_of(sections: list[tuple[int, int]], files: int, *, has_index: bool = T
             upper_offset=10 * files,
             delete_retention_ms=1,
         )
-        parts = tuple(InputPart(index, (extent,)) for index, extent in enumerate(extents))
+        parts = tuple(InputPart.of(index, (extent,)) for index, extent in enumerate(extents))
         works.append(PartitionWork(job_partition, parts))
     return works
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ def test_a_block_without_an_offset_begins_at_the_next_extent(
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [batch((b"a", b"1"))]}, kind=SegmentKind.COMPACTED)
     (extent,) = harness.log.extents[partition_id]
-    part = InputPart(
+    part = InputPart.of(
         0,
         tuple(
             extent._replace(base_offset=base, last_offset=last, offset_shift=shift)
@@ -56,7 +57,7 @@ def test_a_part_of_one_section_has_an_index(tmp_path: Path) -> None:
     without = extent._replace(index_position=0, index_length=0)
 
     def index_of(*extents: Extent) -> ByteRange | None:
-        return InputPart(0, extents).index
+        return InputPart.of(0, extents).section_index
 
     assert index_of(extent) == index_of(extent, extent) == index_of(empty, extent) == ByteRange(700, 760)
     assert index_of(extent, other) is None
@@ -68,11 +69,11 @@ def test_data_beyond_a_byte_range_is_cut_off(tmp_path: Path) -> None:
     harness = CompactionHarness(tmp_path)
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [batch((b"a", b"1"))]}, kind=SegmentKind.COMPACTED)
-    whole = InputPart(0, tuple(harness.log.extents[partition_id]))
+    whole = InputPart.of(0, tuple(harness.log.extents[partition_id]))
     start, end = whole.data
 
     def cuts(first: int, last: int) -> tuple[bool, bool]:
-        part = replace(whole, byte_range=ByteRange(first, last))
+        part = whole._replace(byte_range=ByteRange(first, last))
         return part.cut_before, part.cut_behind
 
     assert (whole.cut_before, whole.cut_behind) == (False, False)
@@ -136,3 +137,28 @@ def test_files_whose_offsets_alternate_are_refused(
     """Each file is read once, so one would count as newer than the other as a whole."""
     with pytest.raises(InvalidInputError, match=r"do not cover \[0, 12\)"):
         arrange(job_over(tmp_path, [[(0, 4), (8, last)], [(5, 7)]], controls))
+
+
+def test_the_cycle_collector_does_not_run_while_a_job_is_arranged(tmp_path: Path) -> None:
+    """It would scan the parts of a wide job again and again while they grow in number."""
+    harness = CompactionHarness(tmp_path)
+    topic_id = harness.topic()
+    harness.log.ingest({PartitionId(topic_id, number): [batch((b"a", b"1"))] for number in range(500)})
+    spec = harness.log.job(table_bytes=1 << 20)
+    runs: list[str] = []
+
+    def record(phase: str, _: object) -> None:
+        if phase == "start":
+            runs.append(phase)
+
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(300, 1, 1)
+    gc.callbacks.append(record)
+    try:
+        arrange(spec)
+        count = len(runs)
+    finally:
+        gc.callbacks.remove(record)
+        gc.set_threshold(*thresholds)
+    assert count <= 1  # directly after it

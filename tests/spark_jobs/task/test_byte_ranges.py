@@ -158,7 +158,7 @@ def test_shares_are_balanced_by_the_bytes_that_are_read() -> None:
             work,
             parts=(
                 *work.parts,
-                *(replace(part, input_index=part.input_index + 1) for part in others.parts),
+                *(part._replace(input_index=part.input_index + 1) for part in others.parts),
             ),
         )
         for work, others in zip(wide, near, strict=True)

@@ -9,7 +9,7 @@ import pytest
 
 from catalog.model import PartitionId
 from object_format.segment_file import SECTION_START_LENGTH
-from spark_jobs.task.arrangement import PartitionWork, arrange
+from spark_jobs.task.arrangement import InputPart, PartitionWork, arrange
 from spark_jobs.task.output_files import OutputPolicy
 from spark_jobs.task.small_sections.plan import FileRange, GroupLimits, GroupPlan, plan_group
 from tests.spark_jobs.compaction_harness import CompactionHarness
@@ -126,7 +126,7 @@ def test_a_partition_of_several_output_sections_is_in_no_group(harness: Compacti
     spec = equal_sections(harness)
     works = arrange(spec)
     first, last = works[2].parts
-    works[2] = replace(works[2], parts=(first, replace(last, window=1)))
+    works[2] = replace(works[2], parts=(first, last._replace(window=1)))
 
     assert size(group(spec, works)) == 2
 
@@ -152,5 +152,5 @@ def test_extents_that_claim_the_same_batches_are_in_no_group(harness: Compaction
     assert size(group(spec, works)) == 3
     for shift, expected in ((0, 3), (1, 1)):
         extents = (first, second._replace(offset_shift=shift))
-        works[1] = replace(works[1], parts=(replace(part, extents=extents),))
+        works[1] = replace(works[1], parts=(InputPart.of(part.input_index, extents),))
         assert size(group(spec, works)) == expected

@@ -12,7 +12,7 @@ from catalog.jobs.byte_ranges import ByteRange
 from catalog.model import PartitionId
 from core.errors import CorruptDataError, InvalidInputError
 from object_format.segment_file import SECTION_START_LENGTH, SegmentKind
-from spark_jobs.task.arrangement import PartitionWork, arrange
+from spark_jobs.task.arrangement import InputPart, PartitionWork, arrange
 from spark_jobs.task.counts import TaskCounts
 from spark_jobs.task.section_stream import SectionStream
 from tests.spark_jobs.compaction_harness import CompactionHarness
@@ -66,7 +66,7 @@ def cut(work: PartitionWork, start: int, end: int) -> PartitionWork:
     """Return the work within a byte range, which counts from the start of its data."""
     (part,) = work.parts
     byte_range = ByteRange(part.data.start + start, part.data.start + end)
-    return replace(work, parts=(replace(part, byte_range=byte_range),))
+    return replace(work, parts=(part._replace(byte_range=byte_range),))
 
 
 def test_sections_are_read_in_order_and_others_are_skipped(file: File) -> None:
@@ -118,10 +118,10 @@ def test_an_index_must_cover_the_data_of_its_section(file: File) -> None:
     work = cut(file.works[1], 1, 1 << 20)
     (part,) = work.parts
     (extent,) = part.extents
-    shorter = replace(part, extents=(extent._replace(length=extent.length - 1),))
+    shorter = InputPart.of(part.input_index, (extent._replace(length=extent.length - 1),))
     with pytest.raises(CorruptDataError, match="the index of section"):
         file.stream().first_offset(work.partition_id, shorter)
-    without_index = replace(part, extents=(extent._replace(index_length=0),))
+    without_index = InputPart.of(part.input_index, (extent._replace(index_length=0),))
     with pytest.raises(InvalidInputError, match="a section without an index cannot be read from byte"):
         file.stream().first_offset(work.partition_id, without_index)
 
@@ -162,7 +162,7 @@ def test_a_closed_stream_cannot_be_used(file: File) -> None:
 def test_only_the_start_of_a_section_is_requested_in_advance(file: File) -> None:
     """The first block of a byte range is known only after the index has been read."""
     (part,) = file.works[1].parts
-    (empty,) = (replace(part, extents=tuple(extent._replace(length=0) for extent in part.extents)),)
+    empty = InputPart.of(part.input_index, tuple(extent._replace(length=0) for extent in part.extents))
     with ThreadPoolExecutor(1) as thread:
         stream = file.stream(thread=thread)
         stream.prefetch(empty)

@@ -1,0 +1,29 @@
+"""Python's cycle collector, and a way to pause it while many objects are made."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pause the collector of this process inside the block, or during each call of a decorated function.
+
+    It scans all young objects again and again while they grow in number, which takes a sixth to half of the
+    time of a plan, a publication or a group of small sections. Use it for work that is bounded and makes no
+    cycles, so that reference counts free everything.
+
+    Threads may pause at the same time. The first one to end then resumes the collector for all.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
