@@ -85,7 +85,9 @@ def test_concurrent_actors_cause_no_deadlock_and_all_data_is_compacted(
 ) -> None:
     """PostgreSQL counts no deadlock, no ingestion file is left, and fsck finds no difference."""
     clock = SystemClock()
-    limits = DatabaseLimits(max_connections=8, commit_connections=AGENTS)
+    limits = DatabaseLimits(  # no wait for a lock ends early on a slow machine, so only a deadlock is retried
+        max_connections=8, commit_connections=AGENTS, commit_lock_seconds=60.0, silent_client_seconds=120.0
+    )
     with open_catalog(catalog_url, clock, ids, limits=limits) as catalog:
         actors = ConcurrentActors(catalog, store, ids)
         for name in NAMES:
