@@ -439,11 +439,13 @@ def _launch_conf(settings: SparkSettings, java: JavaRuntime, scratch: Path) -> d
     log_settings = scratch / "log4j2.properties"
     log_settings.write_text(_LOG4J2.format(level=settings.log_level or "error"))
     java_options = [f'"-Dlog4j2.configurationFile={log_settings}"', f'"-Djava.io.tmpdir={scratch}"']
+    # Executors create their sockets in their own temporary directories. On YARN, these have long names.
+    has_unix_sockets = settings.is_local and len(str(scratch)) <= _MAX_SOCKET_DIRECTORY
     conf = {
         "spark.app.name": settings.app_name,
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": " ".join(java_options),
-        "spark.python.unix.domain.socket.enabled": str(len(str(scratch)) <= _MAX_SOCKET_DIRECTORY).lower(),
+        "spark.python.unix.domain.socket.enabled": str(has_unix_sockets).lower(),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         **_SHUFFLE_CONF,
         **_QUERY_CONF,

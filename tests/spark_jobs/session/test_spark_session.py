@@ -18,6 +18,7 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 from core.errors import InvalidInputError
 from spark_jobs.errors import SparkUnavailableError, SparkVersionError
 from spark_jobs.session import spark_session as spark_session_module
+from spark_jobs.session.java import find_java
 from spark_jobs.session.spark_session import SparkSettings, start_session, stop_session
 from tests.spark_jobs.wrapped_python import write_python
 
@@ -365,3 +366,17 @@ def test_an_old_connect_server_is_refused_by_name(
         else f"the Spark server has version {version}, but compaction needs repartitionById of Spark 4.1"
         " (run jobs on Spark 4.1 or later)"
     )
+
+
+@pytest.mark.parametrize(("master", "expected"), [("local[2]", "true"), ("yarn", "false"), (None, "false")])
+def test_workers_of_a_cluster_are_not_reached_by_unix_sockets(
+    master: str | None,
+    expected: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The names of YARN's directories on its nodes are too long for the path of one."""
+    monkeypatch.setattr(spark_session_module, "_MAX_SOCKET_DIRECTORY", 1 << 10)
+    settings, scratch = SparkSettings(master=master), tmp_path_factory.mktemp("s")
+    conf = spark_session_module._launch_conf(settings, find_java(os.environ), scratch)
+    assert conf["spark.python.unix.domain.socket.enabled"] == expected
