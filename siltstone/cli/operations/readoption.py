@@ -70,7 +70,7 @@ def _print_report(context: AppContext, report: ReadoptReport) -> None:
     names = {topic.topic_id: topic.name for topic in context.catalog.topics.list()}
     _print_files(report, names)
     if not report.files:
-        console.print("✓ no file is lost", style="green")
+        console.print("✓ found no lost file to commit again", style="green")
     _print_missing_topics(report)
     if report.applied:
         _print_settled(report)

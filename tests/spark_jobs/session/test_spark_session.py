@@ -338,7 +338,7 @@ def test_the_error_of_a_failing_java_has_its_last_line(tmp_path: Path) -> None:
     )
 
     assert (child.returncode, child.stderr) == (0, "")
-    assert 'its last line: java version "17"' in child.stdout
+    assert 'its output: java version "17"' in child.stdout
     assert child.stdout.endswith("[] True\n")
 
 
@@ -380,3 +380,14 @@ def test_workers_of_a_cluster_are_not_reached_by_unix_sockets(
     settings, scratch = SparkSettings(master=master), tmp_path_factory.mktemp("s")
     conf = spark_session_module._launch_conf(settings, find_java(os.environ), scratch)
     assert conf["spark.python.unix.domain.socket.enabled"] == expected
+
+
+def test_a_failed_start_is_named_by_its_exception(tmp_path: Path) -> None:
+    """Its stack trace is not the reason."""
+    log = tmp_path / "log"
+    log.write_text(
+        'Exception in thread "main" org.apache.spark.SparkException: HADOOP_CONF_DIR must be set\n'
+        "\tat org.apache.spark.deploy.SparkSubmit.main(SparkSubmit.scala)\n"
+    )
+    reason = "org.apache.spark.SparkException: HADOOP_CONF_DIR must be set"
+    assert spark_session_module._reason_in(log) == reason

@@ -94,7 +94,7 @@ def test_readoption_lists_lost_files_and_applies_on_request(
     done = report_of(fsck("--readopt", "--apply", "--json", *where))
     assert (done["counts"], done["kept"], done["settled_sessions"]) == ({"unreadable": 1}, 0, 1)
     assert done["files"][0]["old_offsets"] == [[str(lost.offsets[0].topic_id), 0, 5, 8]]
-    assert "no file is lost" in fsck("--readopt", *where).stdout
+    assert "found no lost file to commit again" in fsck("--readopt", *where).stdout
     assert fsck("--apply", *where).exit_code == 2
     assert fsck("--readopt", "--deep", *where).exit_code == 2
 
