@@ -553,6 +553,21 @@ def test_a_partition_whose_leader_a_restore_has_lost_stays_with_its_log(
     assert _values(other.address, 2) == [b"a", b"b"]
 
 
+def test_an_agent_that_lives_leads_its_logs_again_when_an_epoch_begins(
+    start_broker: Callable[..., BrokerThread], catalog: Catalog, catalog_url: str, tmp_path: Path
+) -> None:
+    """No request is necessary, which could assign the partition to another agent."""
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    topic = broker.create_topic("rock", 1, storage_mode="local")
+    produce(broker.address, "rock", [(None, b"a")])
+    before = catalog.local_leaders.of_topic(topic.topic_id)[0]
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("DELETE FROM siltstone.local_leaders")
+    epoch = catalog.incarnations.declare_restore("a test").epoch
+    expected = replace(before, leader_epoch=epoch)
+    until(lambda: catalog.local_leaders.of_topic(topic.topic_id).get(0) == expected)
+
+
 def test_a_copy_of_the_tail_on_two_disks_does_not_stop_the_agent(
     start_broker: Callable[..., BrokerThread], tmp_path: Path
 ) -> None:
