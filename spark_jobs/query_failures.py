@@ -45,10 +45,12 @@ def failure_of(job_id: UUID, error: Exception) -> JobFailure:
 
 def last_line_of_traceback(text: str) -> str | None:
     """Return the line with class and message of the Python exception in Spark's text, if there is one."""
-    _, found, after = text.rpartition(_TRACEBACK)
+    before, found, after = text.rpartition(_TRACEBACK)
     if not found:
         return None
-    lines = (line.rstrip() for line in after.splitlines()[1:])
+    start = before.rpartition("\n")[2]
+    indent = start if start.isspace() else ""  # Spark indents what a worker printed that did not start
+    lines = (line.rstrip().removeprefix(indent) for line in after.splitlines()[1:])
     return next((line for line in lines if line and not line[0].isspace()), None)
 
 

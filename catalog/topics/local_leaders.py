@@ -4,6 +4,9 @@ A partition is assigned to a node once and stays there, because only that node h
 of disks, which store its id; it outlives the agent process. Each time a node opens its logs, it starts a new
 leader epoch of every partition that it leads.
 
+A failover or a restore of the catalog may have lost an assignment. The node with the log then claims the
+partition again, also from another node that has no log of it yet.
+
 The row of a partition has the id of the log directory with its log (KIP-858). A node records it before it
 acknowledges the first record. From then on the log is in that directory or the partition is offline: it never
 starts again in another one.
@@ -46,6 +49,14 @@ class LocalLeader:
     directory_id: UUID | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundLog:
+    """Log with records of a partition: its directory, and the leader epoch of its last records."""
+
+    directory_id: UUID
+    leader_epoch: int
+
+
 class LocalLeaders:
     """Leaders of local partitions; part of `Catalog`, thread-safe."""
 
@@ -67,6 +78,29 @@ class LocalLeaders:
         self._database.transact(
             "local_leaders.claim", lambda transaction: transaction.send(_SQL["claim_partitions"], params)
         )
+
+    def claim_found(self, node_id: int, logs: Mapping[PartitionId, FoundLog]) -> dict[PartitionId, int]:
+        """Assign partitions of local topics to the node that has their logs; return those that others lead.
+
+        The result has the node id of each such leader. A partition is assigned if it has no leader, or one
+        that has not recorded a log directory, and thus has acknowledged no record. A leader epoch begins then
+        that is later than those of the log.
+        """
+        params = {
+            "node_id": node_id,
+            "topic_ids": arrays.uuids(partition.topic_id for partition in logs),
+            "partitions": arrays.integers([partition.partition for partition in logs]),
+            "leader_epochs": arrays.integers([log.leader_epoch for log in logs.values()]),
+            "directory_ids": arrays.uuids(log.directory_id for log in logs.values()),
+            "unassigned": UNASSIGNED,
+        }
+
+        def work(transaction: Transaction) -> list[Row]:
+            transaction.send(_SQL["claim_found"], params)
+            return transaction.rows(_SQL["led_elsewhere"], params)
+
+        rows = self._database.transact("local_leaders.claim_found", work)
+        return {PartitionId(row.topic_id, row.partition): row.node_id for row in rows}
 
     def of_topic(self, topic_id: UUID) -> dict[int, LocalLeader]:
         """Return the leaders of a topic by partition; partitions without a leader are left out."""

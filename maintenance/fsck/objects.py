@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from maintenance.fsck.report import Difference, DifferenceKind
 from maintenance.listing import files_beside_objects
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from maintenance.owners import Owner
     from object_store.interface import ObjectInfo, ObjectStore
     from object_store.names import CompactedName, IngestionName
+
+_MAX_EXTENTS: Final = 100
 
 
 @dataclass(slots=True)
@@ -65,10 +67,23 @@ class ObjectCheck:
                 kind=DifferenceKind.MISSING_OBJECT,
                 object_name=file.object_name,
                 expected=f"an object of {file.size} bytes",
-                found="no such object",
+                found=f"no such object with {self._records_of(file)}",
                 remedy="restore the object from a copy, or delete its records",
             )
         )
+
+    def _records_of(self, file: CatalogFile) -> str:
+        """Name the partitions and offsets of a file's records: the operator may have to delete them."""
+        extents = self.catalog.planning.extents_of_files([file.file_id])
+        found = self.catalog.topics.by_ids(sorted({each.topic_id for each in extents[:_MAX_EXTENTS]}))
+        topics = {topic.topic_id: topic.name for topic in found}
+        shown = [
+            f"{topics.get(each.topic_id, each.topic_id)}-{each.partition}: "
+            f"{each.base_offset} to {each.last_offset}"
+            for each in extents[:_MAX_EXTENTS]
+        ]
+        more = len(extents) - len(shown)
+        return ", ".join(shown) + (f", and {more} more" if more else "")
 
     def _with_both(self, file: CatalogFile, info: ObjectInfo) -> None:
         if file.dead_ms is not None:

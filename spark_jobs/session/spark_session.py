@@ -22,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
@@ -56,6 +56,7 @@ _STOP_SECONDS = 30
 _ARCHIVE_SECONDS = 300
 _ABANDON_SECONDS = 0.1
 _LOGGERS = ("py4j", "pyspark", "SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_JAVA_EXCEPTION: Final = 'Exception in thread "main" '
 # A Unix socket's path has at most 107 characters; Spark's file name takes 43 of them.
 _MAX_SOCKET_DIRECTORY = 60
 
@@ -178,13 +179,11 @@ def start_session(settings: SparkSettings) -> SparkSession:
             _use_configured_python(spark)
     except SparkUnavailableError as error:
         _forget_failed_start()
-        output = _last_line(scratch / _LOG)
+        output = _reason_in(scratch / _LOG)
         shutil.rmtree(scratch, ignore_errors=True)
         if not output:
             raise
-        raise SparkUnavailableError(
-            f"{error.message}; its last line: {output}", remedy=error.remedy
-        ) from error
+        raise SparkUnavailableError(f"{error.message}; its output: {output}", remedy=error.remedy) from error
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
@@ -439,11 +438,13 @@ def _launch_conf(settings: SparkSettings, java: JavaRuntime, scratch: Path) -> d
     log_settings = scratch / "log4j2.properties"
     log_settings.write_text(_LOG4J2.format(level=settings.log_level or "error"))
     java_options = [f'"-Dlog4j2.configurationFile={log_settings}"', f'"-Djava.io.tmpdir={scratch}"']
+    # Executors create their sockets in their own temporary directories. On YARN, these have long names.
+    has_unix_sockets = settings.is_local and len(str(scratch)) <= _MAX_SOCKET_DIRECTORY
     conf = {
         "spark.app.name": settings.app_name,
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": " ".join(java_options),
-        "spark.python.unix.domain.socket.enabled": str(len(str(scratch)) <= _MAX_SOCKET_DIRECTORY).lower(),
+        "spark.python.unix.domain.socket.enabled": str(has_unix_sockets).lower(),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         **_SHUFFLE_CONF,
         **_QUERY_CONF,
@@ -550,12 +551,14 @@ def _end_java(gateway: JavaGateway, wait_seconds: float = _STOP_SECONDS) -> None
         process.wait()
 
 
-def _last_line(log: Path) -> str:
+def _reason_in(log: Path) -> str:
+    """Return the exception that ended Java, or else the last line of its output."""
     try:
         lines = log.read_text(errors="replace").strip().splitlines()
     except FileNotFoundError:
         return ""
-    return lines[-1] if lines else ""
+    exceptions = [line for line in lines if line.startswith(_JAVA_EXCEPTION)]
+    return (exceptions or lines or [""])[-1].removeprefix(_JAVA_EXCEPTION)
 
 
 def _first_line(error: Exception) -> str:

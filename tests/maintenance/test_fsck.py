@@ -142,10 +142,17 @@ def test_an_emptied_store_is_the_first_difference(populated: System) -> None:
 
 @pytest.mark.parametrize("kind", ["ingestion", "compacted"])
 def test_a_missing_object_is_found(populated: System, kind: str) -> None:
-    name = live_files(populated, kind)[0].object_name
-    populated.path_of(name).unlink()
+    """Its records are named, so that DeleteRecords can pass over them."""
+    file = live_files(populated, kind)[0]
+    populated.path_of(file.object_name).unlink()
     (difference,) = run_fsck(populated, deep=True).differences
-    assert (difference.kind, difference.object_name) == (DifferenceKind.MISSING_OBJECT, name)
+    assert (difference.kind, difference.object_name) == (DifferenceKind.MISSING_OBJECT, file.object_name)
+    names = {topic.topic_id: topic.name for topic in populated.catalog.topics.list()}
+    lost = [
+        f"{names[extent.topic_id]}-{extent.partition}: {extent.base_offset} to {extent.last_offset}"
+        for extent in populated.catalog.planning.extents_of_files([file.file_id])
+    ]
+    assert difference.found == f"no such object with {', '.join(lost)}"
 
 
 @pytest.mark.parametrize("kind", ["ingestion", "compacted"])

@@ -9,6 +9,33 @@ ORDER BY requested.topic_id, requested.partition
 FOR KEY SHARE OF partitions
 ON CONFLICT DO NOTHING;
 
+-- name: claim_found
+-- Assign partitions to the node that has their logs with records, if they have no leader, or one without a log. A log
+-- continues in a later leader epoch than any of its records.
+INSERT INTO local_leaders (topic_id, partition, node_id, leader_epoch, directory_id)
+SELECT found.topic_id, found.partition, %(node_id)s, greatest(found.leader_epoch + 1, i.epoch), found.directory_id
+FROM unnest(
+    %(topic_ids)s::uuid[], %(partitions)s::integer[], %(leader_epochs)s::integer[], %(directory_ids)s::uuid[]
+) AS found (topic_id, partition, leader_epoch, directory_id)
+JOIN partitions AS p USING (topic_id, partition)
+JOIN topics AS t USING (topic_id)
+CROSS JOIN catalog_incarnation AS i
+WHERE t.config ->> 'storage.mode' = 'local'
+ORDER BY found.topic_id, found.partition
+FOR KEY SHARE OF p
+ON CONFLICT (topic_id, partition) DO UPDATE
+SET node_id = excluded.node_id, directory_id = excluded.directory_id,
+    leader_epoch = greatest(local_leaders.leader_epoch + 1, excluded.leader_epoch)
+WHERE local_leaders.node_id <> excluded.node_id AND local_leaders.directory_id = %(unassigned)s;
+
+-- name: led_elsewhere
+-- Return those of some partitions that another node leads.
+SELECT topic_id, partition, l.node_id
+FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS found (topic_id, partition)
+JOIN local_leaders AS l USING (topic_id, partition)
+WHERE l.node_id <> %(node_id)s
+ORDER BY topic_id, partition;
+
 -- name: leaders_of_topics
 -- Return the leaders of the partitions of some topics.
 SELECT topic_id, partition, node_id, leader_epoch, directory_id

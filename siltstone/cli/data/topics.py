@@ -5,13 +5,16 @@ Only the offsets of topics with `storage.mode=local` are requested from the agen
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 import click
+from typing_extensions import override
 
 from catalog.config.definitions import TOPIC_SETTINGS
 from core.errors import InvalidInputError
 from core.quantities import count, human_duration
+from local_tier.files.metadata_files import parse_uuid
 from siltstone.cli.command_group import CommandGroup
 from siltstone.cli.options import json_option, with_settings
 from siltstone.console import confirm, emit_json, report_console, table
@@ -20,12 +23,27 @@ from siltstone.kafka_client.connection import parse_properties
 from siltstone.kafka_client.local_offsets import fetch_local_offsets
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from catalog.model import PartitionState, Topic
     from catalog.open import Catalog
     from siltstone.kafka_client.local_offsets import LocalOffsets
     from siltstone.settings.configuration import Settings
+
+
+class _TopicId(click.ParamType[UUID]):
+    """Identifier of a topic, as a UUID or in Kafka's form, which the directories of logs have."""
+
+    name = "UUID"
+
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> UUID:
+        found = parse_uuid(value) if isinstance(value, str) else None
+        if found is None:
+            found = click.UUID.convert(value, param, ctx)
+        assert isinstance(found, UUID)
+        return found
+
+
+TOPIC_ID: Final = _TopicId()
 
 
 @click.group(cls=CommandGroup)
@@ -44,9 +62,9 @@ def command() -> None:
 @click.option(
     "--id",
     "topic_id",
-    type=click.UUID,
-    help="Identifier of a topic that a failover or a restore has lost: siltstone fsck --readopt names it.  "
-    "[default: a new one]",
+    type=TOPIC_ID,
+    help="Identifier of a topic that a failover or a restore has lost: siltstone fsck --readopt names it, "
+    "and partition.metadata in a directory of its log.  [default: a new one]",
 )
 @json_option
 @with_settings(file_flags=("--config-file",))
@@ -142,7 +160,7 @@ def _list_deleted(settings: Settings, *, as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
-@click.option("--id", "topic_id", type=click.UUID, help="Identifier, if several deleted topics had NAME.")
+@click.option("--id", "topic_id", type=TOPIC_ID, help="Identifier, if several deleted topics had NAME.")
 @click.option("--as", "new_name", metavar="NEWNAME", help="New name, if NAME is used again.")
 @json_option
 @with_settings()

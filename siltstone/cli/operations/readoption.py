@@ -9,6 +9,7 @@ import click
 
 from agent.settings import AgentSettings
 from core.quantities import count
+from local_tier.files.metadata_files import uuid_text
 from maintenance.readopt import Outcome, readopt, wait_for_agents
 from siltstone.console import emit_json, print_whole, report_console
 
@@ -31,7 +32,7 @@ def print_readoption(
     discard_unknown_topics: bool,
     as_json: bool,
 ) -> None:
-    """Run a readoption and print its report."""
+    """Run a readoption and print its report. Exit with code 1 if it leaves files that it should commit."""
     console = report_console()
 
     def show_progress(done: int, total: int) -> None:
@@ -58,16 +59,23 @@ def print_readoption(
     )
     if as_json:
         emit_json(report.as_dict())
-        return
+    else:
+        _print_report(context, report)
+    if apply and (report.counts.get(Outcome.WAITING.value, 0) or report.kept):
+        click.get_current_context().exit(1)
+
+
+def _print_report(context: AppContext, report: ReadoptReport) -> None:
+    console = report_console()
     names = {topic.topic_id: topic.name for topic in context.catalog.topics.list()}
     _print_files(report, names)
     if not report.files:
-        console.print("✓ no file is lost", style="green")
+        console.print("✓ found no lost file to commit again", style="green")
     _print_missing_topics(report)
-    if report.files and not apply:
-        console.print("No file was committed. --apply commits these files again behind the log ends.")
-    if apply:
+    if report.applied:
         _print_settled(report)
+    elif report.files:
+        console.print("No file was committed. --apply commits these files again behind the log ends.")
 
 
 def _print_files(report: ReadoptReport, names: Mapping[UUID, str]) -> None:
@@ -116,6 +124,9 @@ def _print_missing_topics(report: ReadoptReport) -> None:
         )
     for topic in report.missing_topics.values():
         print_whole(console, f"  {topic.command}")
+        if topic.name is None:
+            on_disks = uuid_text(topic.topic_id)
+            print_whole(console, f"    partition.metadata in its directories on agents: {on_disks}")
     console.print("Or reject their records for ever, with --apply --discard-unknown-topics.")
 
 

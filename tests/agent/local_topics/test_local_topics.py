@@ -26,6 +26,7 @@ from typing_extensions import override
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.local_tier_settings import LocalTierSettings
+from catalog.model import PartitionId
 from catalog.topics.local_leaders import UNASSIGNED, LocalLeader
 from local_tier.files.checkpoint_files import OffsetCheckpointFile
 from local_tier.files.file_names import LOG_START_OFFSET_CHECKPOINT
@@ -521,6 +522,50 @@ def test_partitions_of_an_earlier_release_get_their_directory_at_the_start(
         shutil.move(disk, tmp_path / "kept")
     broker = start_broker(local_directories=disks)
     assert send(broker, 1) == (ErrorCode.kafka_storage_error, -1), "its log may be on the disk that is away"
+
+
+@pytest.mark.parametrize("is_claimed", [False, True])
+def test_a_partition_whose_leader_a_restore_has_lost_stays_with_its_log(
+    start_broker: Callable[..., BrokerThread],
+    catalog: Catalog,
+    catalog_url: str,
+    tmp_path: Path,
+    *,
+    is_claimed: bool,
+) -> None:
+    """Another agent may have claimed the partition meanwhile, for a client, and have no log of it."""
+    disks = tmp_path / "one", tmp_path / "two"
+    holder = start_broker(local_directories=disks[:1])
+    topic = holder.create_topic("rock", 1, storage_mode="local")
+    produce(holder.address, "rock", [(None, b"a")])
+    before = catalog.local_leaders.of_topic(topic.topic_id)[0]
+    holder.stop()
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("DELETE FROM siltstone.local_leaders")
+    other = start_broker(local_directories=disks[1:])
+    if is_claimed:
+        catalog.local_leaders.claim({PartitionId(topic.topic_id, 0): other.agent.data.local_logs.node_id})
+    holder = start_broker(local_directories=disks[:1])
+    after = catalog.local_leaders.of_topic(topic.topic_id)[0]
+    assert (after.node_id, after.directory_id) == (before.node_id, before.directory_id)
+    assert after.leader_epoch > before.leader_epoch
+    produce(other.address, "rock", [(None, b"b")])
+    assert _values(other.address, 2) == [b"a", b"b"]
+
+
+def test_an_agent_that_lives_leads_its_logs_again_when_an_epoch_begins(
+    start_broker: Callable[..., BrokerThread], catalog: Catalog, catalog_url: str, tmp_path: Path
+) -> None:
+    """No request is necessary, which could assign the partition to another agent."""
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    topic = broker.create_topic("rock", 1, storage_mode="local")
+    produce(broker.address, "rock", [(None, b"a")])
+    before = catalog.local_leaders.of_topic(topic.topic_id)[0]
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("DELETE FROM siltstone.local_leaders")
+    epoch = catalog.incarnations.declare_restore("a test").epoch
+    expected = replace(before, leader_epoch=epoch)
+    until(lambda: catalog.local_leaders.of_topic(topic.topic_id).get(0) == expected)
 
 
 def test_a_copy_of_the_tail_on_two_disks_does_not_stop_the_agent(

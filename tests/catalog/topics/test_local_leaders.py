@@ -13,7 +13,7 @@ import pytest
 
 from catalog.errors import InvalidConfigError
 from catalog.model import Broker, PartitionId
-from catalog.topics.local_leaders import UNASSIGNED, LocalLeader
+from catalog.topics.local_leaders import UNASSIGNED, FoundLog, LocalLeader
 
 if TYPE_CHECKING:
     from catalog.open import Catalog
@@ -52,6 +52,31 @@ def test_a_recorded_directory_changes_only_from_the_expected_one(catalog: Catalo
     assert catalog.local_leaders.assign(5, {mine: three}, source=two) == {mine: one}
     assert catalog.local_leaders.assign(5, {mine: two}, source=one) == {mine: two}
     assert catalog.local_leaders.directories_of(5) == {mine: two}
+
+
+def test_a_found_log_takes_its_partition_only_from_a_node_without_one(catalog: Catalog) -> None:
+    """An object topic has no leaders, and a partition that does not exist gets none."""
+    topic = catalog.topics.create("t", 4, {"storage.mode": "local"})
+    copied = PartitionId(catalog.topics.create("o", 1).topic_id, 0)
+    lost, empty, kept, mine, none = (PartitionId(topic.topic_id, number) for number in (0, 1, 2, 3, 9))
+    catalog.incarnations.declare_restore("a test")
+    epoch = catalog.incarnations.current().epoch
+    catalog.local_leaders.claim({empty: 7, kept: 7, mine: 5})
+    one, two = UUID(int=101), UUID(int=102)
+    catalog.local_leaders.assign(7, {kept: two})
+    logs = {
+        each: FoundLog(directory_id=one, leader_epoch=later)
+        for each, later in ((lost, 3), (empty, epoch + 8), (kept, 3), (mine, 3), (none, 3), (copied, 3))
+    }
+    for _ in range(2):
+        assert catalog.local_leaders.claim_found(5, logs) == {kept: 7}
+        assert catalog.local_leaders.of_topic(topic.topic_id) == {
+            0: LocalLeader(node_id=5, leader_epoch=epoch, directory_id=one),
+            1: LocalLeader(node_id=5, leader_epoch=epoch + 9, directory_id=one),
+            2: LocalLeader(node_id=7, leader_epoch=0, directory_id=two),
+            3: LocalLeader(node_id=5, leader_epoch=0, directory_id=UNASSIGNED),
+        }
+    assert catalog.local_leaders.of_topic(copied.topic_id) == {}
 
 
 def test_a_deleted_topic_has_no_leaders(catalog: Catalog) -> None:

@@ -18,6 +18,7 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 from core.errors import InvalidInputError
 from spark_jobs.errors import SparkUnavailableError, SparkVersionError
 from spark_jobs.session import spark_session as spark_session_module
+from spark_jobs.session.java import find_java
 from spark_jobs.session.spark_session import SparkSettings, start_session, stop_session
 from tests.spark_jobs.wrapped_python import write_python
 
@@ -337,7 +338,7 @@ def test_the_error_of_a_failing_java_has_its_last_line(tmp_path: Path) -> None:
     )
 
     assert (child.returncode, child.stderr) == (0, "")
-    assert 'its last line: java version "17"' in child.stdout
+    assert 'its output: java version "17"' in child.stdout
     assert child.stdout.endswith("[] True\n")
 
 
@@ -365,3 +366,28 @@ def test_an_old_connect_server_is_refused_by_name(
         else f"the Spark server has version {version}, but compaction needs repartitionById of Spark 4.1"
         " (run jobs on Spark 4.1 or later)"
     )
+
+
+@pytest.mark.parametrize(("master", "expected"), [("local[2]", "true"), ("yarn", "false"), (None, "false")])
+def test_workers_of_a_cluster_are_not_reached_by_unix_sockets(
+    master: str | None,
+    expected: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The names of YARN's directories on its nodes are too long for the path of one."""
+    monkeypatch.setattr(spark_session_module, "_MAX_SOCKET_DIRECTORY", 1 << 10)
+    settings, scratch = SparkSettings(master=master), tmp_path_factory.mktemp("s")
+    conf = spark_session_module._launch_conf(settings, find_java(os.environ), scratch)
+    assert conf["spark.python.unix.domain.socket.enabled"] == expected
+
+
+def test_a_failed_start_is_named_by_its_exception(tmp_path: Path) -> None:
+    """Its stack trace is not the reason."""
+    log = tmp_path / "log"
+    log.write_text(
+        'Exception in thread "main" org.apache.spark.SparkException: HADOOP_CONF_DIR must be set\n'
+        "\tat org.apache.spark.deploy.SparkSubmit.main(SparkSubmit.scala)\n"
+    )
+    reason = "org.apache.spark.SparkException: HADOOP_CONF_DIR must be set"
+    assert spark_session_module._reason_in(log) == reason

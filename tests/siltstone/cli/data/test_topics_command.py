@@ -9,12 +9,15 @@ import pytest
 from click.testing import CliRunner
 
 from core.quantities import human_duration
+from local_tier.files.metadata_files import uuid_text
 from siltstone.cli.main import cli
 from tests.catalog.scene import Scene, run_of
 from tests.end_to_end.processes import as_url
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+    from uuid import UUID
 
     from catalog.open import Catalog
     from core.ids import Ids
@@ -59,13 +62,15 @@ def test_a_deleted_topic_is_listed_and_undeleted(
     assert topics("undelete", "old-flights").strip() == "undeleted old-flights"
 
 
+@pytest.mark.parametrize("write", [str, uuid_text])
 def test_a_lost_topic_is_created_with_its_identifier(
-    tmp_path: Path, catalog: Catalog, catalog_url: str, ids: Ids
+    tmp_path: Path, catalog: Catalog, catalog_url: str, ids: Ids, write: Callable[[UUID], str]
 ) -> None:
+    """The form of Kafka is that of partition.metadata in the directory of a log."""
     where = ["--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url)]
     Scene.set_up(catalog, ids)
     topic_id = ids.new_uuid()
-    create = ["topics", "create", "flights", "--id", str(topic_id), *where]
+    create = ["topics", "create", "flights", "--id", write(topic_id), *where]
     assert CliRunner().invoke(cli, create).exit_code == 0
     assert catalog.topics.get("flights").topic_id == topic_id
     for _ in range(2):

@@ -94,7 +94,7 @@ def test_readoption_lists_lost_files_and_applies_on_request(
     done = report_of(fsck("--readopt", "--apply", "--json", *where))
     assert (done["counts"], done["kept"], done["settled_sessions"]) == ({"unreadable": 1}, 0, 1)
     assert done["files"][0]["old_offsets"] == [[str(lost.offsets[0].topic_id), 0, 5, 8]]
-    assert "no file is lost" in fsck("--readopt", *where).stdout
+    assert "found no lost file to commit again" in fsck("--readopt", *where).stdout
     assert fsck("--apply", *where).exit_code == 2
     assert fsck("--readopt", "--deep", *where).exit_code == 2
 
@@ -144,16 +144,21 @@ def test_a_dry_run_names_topics_that_the_catalog_does_not_know(
         )
     )
     monkeypatch.setattr(readoption, "readopt", lambda *_arguments, **_options: report)
-    shown = fsck("--readopt", *where).stdout
+    dry_run = fsck("--readopt", *where)
+    shown = dry_run.stdout
+    assert dry_run.exit_code == 0
     command = f"siltstone topics create NAME --partitions 4 --id {UUID(int=3)}"
-    assert f"  {command}\n" in shown
+    on_disks = "partition.metadata in its directories on agents: AAAAAAAAAAAAAAAAAAAAAw"
+    assert f"  {command}\n    {on_disks}\n" in shown
     assert "--apply leaves such files" in shown
     printed = report_of(fsck("--readopt", "--json", *where))
     fields = {"topic_id": str(UUID(int=3)), "name": None, "partitions": 4}
     assert printed["files"][0]["missing_topics"] == [fields]
     assert printed["missing_topics"] == [{**fields, "command": command}]
     report.applied = True
-    applied = fsck("--readopt", "--apply", *where).stdout
+    run = fsck("--readopt", "--apply", *where)
+    applied = run.stdout
+    assert run.exit_code == 1, "a file is left"
     assert "Left 1 file, because the catalog lacks topics or partitions." in applied
     assert f"  {command}\n" in applied
     assert "--discard-unknown-topics" in applied
