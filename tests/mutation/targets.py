@@ -251,6 +251,7 @@ TARGETS: Final = {
             "tests/spark_jobs/task/test_early_filter.py",
             "tests/spark_jobs/task/test_extent_cut.py",
             "tests/spark_jobs/task/test_group_attempts.py",
+            "tests/spark_jobs/task/test_group_memory.py",
             "tests/spark_jobs/task/test_group_plans.py",
             "tests/spark_jobs/task/test_merged_batches.py",
             "tests/spark_jobs/task/test_open_streams.py",
@@ -264,7 +265,11 @@ TARGETS: Final = {
     ),
     "small_sections": Target(
         _SMALL_SECTIONS,
-        ("tests/spark_jobs/task/test_extent_cut.py", "tests/spark_jobs/task/test_small_sections.py"),
+        (
+            "tests/spark_jobs/task/test_extent_cut.py",
+            "tests/spark_jobs/task/test_group_memory.py",
+            "tests/spark_jobs/task/test_small_sections.py",
+        ),
         most=5,
         interpreted=_SMALL_SECTIONS,
     ),
