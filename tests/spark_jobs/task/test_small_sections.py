@@ -20,7 +20,7 @@ from core.ids import SeededIds
 from object_format.codecs.codec import Codec
 from object_format.kernels.batches.layout import KEEP_LEADER_EPOCH
 from object_format.segment_file import SegmentKind
-from object_format.segment_file.layout import BLOCK_TARGET, IGNORED_BLOCK_FLAGS
+from object_format.segment_file.layout import BLOCK_TARGET, IGNORED_BLOCK_FLAGS, SECTION_START_LENGTH
 from object_store.accounting import Purpose
 from object_store.local.store import LocalStore
 from spark_jobs.task import compaction_task
@@ -313,16 +313,22 @@ def test_a_section_of_another_partition_is_refused(harness: CompactionHarness) -
     assert found.error[0] is CorruptFileError
 
 
-def forge(harness: CompactionHarness, job_input: JobInput, at: int, value: int) -> None:
-    """Change a byte of the fourth section's only block, and correct the checksum of the block."""
+def forge(
+    harness: CompactionHarness, job_input: JobInput, at: int, value: int, section: int = 3, before: int = 0
+) -> None:
+    """Change a byte of a section's only DATA block, and correct the checksum of the block.
+
+    The header of the section is the block of `before` bytes before it.
+    """
     path = harness.directory / job_input.object_name
     data = bytearray(path.read_bytes())
-    extent = job_input.extents[3]
-    block = data[extent.position : extent.position + extent.length]
+    extent = job_input.extents[section]
+    start, end = extent.position - before, extent.position + (0 if before else extent.length)
+    block = data[start:end]
     block[at] = value
-    checked = job_input.file_id.bytes + extent.position.to_bytes(8, "big") + block[:8] + block[12:]
+    checked = job_input.file_id.bytes + start.to_bytes(8, "big") + block[:8] + block[12:]
     block[8:12] = crc32c(checked).to_bytes(4, "big")
-    data[extent.position : extent.position + extent.length] = block
+    data[start:end] = block
     path.write_bytes(data)
 
 
@@ -354,6 +360,39 @@ def test_a_forged_block_gives_the_same_evidence(
 
     ignored = at == 1 and value & IGNORED_BLOCK_FLAGS
     assert found.error == () if ignored else found.error[3] == spec.inputs[1].file_id
+
+
+@given(
+    file=st.integers(0, 2),
+    section=st.integers(0, 5),
+    is_header=st.booleans(),
+    at=st.one_of(st.integers(0, 3), st.integers(12, 35), st.integers(36, 90)),
+    value=st.one_of(st.integers(0, 8).map(lambda bit: 1 << bit & 0xFF), st.integers(0, 255)),
+    codec=st.sampled_from([Codec.NONE, Codec.LZ4]),
+    policy=st.sampled_from(["compact", "delete"]),
+)
+def test_any_forged_byte_gives_the_same_outcome(
+    new_harness: Callable[[], CompactionHarness],
+    file: int,
+    section: int,
+    *,
+    is_header: bool,
+    at: int,
+    value: int,
+    codec: Codec,
+    policy: str,
+) -> None:
+    """A group that leads to no error has read all sections."""
+    harness = new_harness()
+    spec = write_wide_files(harness, partitions=6, codec=codec, policy=policy)
+    before = SECTION_START_LENGTH if is_header else 0
+    forge(harness, spec.inputs[file], at % before if before else at, value, section, before)
+    stopped: list[object] = []
+
+    with stopped_groups(stopped):
+        found = check_both(harness, spec)
+
+    assert found.error or not stopped
 
 
 def test_damage_to_the_header_of_a_section_does_not_stop_a_group(
