@@ -292,6 +292,7 @@ TARGETS: Final = {
             "tests/object_format/segment_file/test_agreement.py",
             "tests/object_format/segment_file/test_damage.py",
             "tests/object_format/segment_file/test_features.py",
+            "tests/object_format/segment_file/test_models.py",
             "tests/object_format/segment_file/test_random_access.py",
             "tests/object_format/segment_file/test_range_reader.py",
             "tests/object_format/segment_file/test_specification.py",
