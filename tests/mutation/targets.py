@@ -319,6 +319,7 @@ TARGETS: Final = {
         ),
         (
             "tests/object_format/record_batch/test_append_rules.py",
+            "tests/object_format/record_batch/test_borders.py",
             "tests/object_format/record_batch/test_control_batch.py",
             "tests/object_format/record_batch/test_decompression.py",
             "tests/object_format/record_batch/test_headers.py",
