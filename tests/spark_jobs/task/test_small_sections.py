@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,11 +20,11 @@ from core.errors import CorruptFileError, SiltstoneError
 from core.ids import SeededIds
 from object_format.codecs.codec import Codec
 from object_format.kernels.batches.layout import KEEP_LEADER_EPOCH
-from object_format.segment_file import SegmentKind
+from object_format.segment_file import SegmentFileWriter, SegmentKind
 from object_format.segment_file.layout import BLOCK_TARGET, IGNORED_BLOCK_FLAGS, SECTION_START_LENGTH
 from object_store.accounting import Purpose
 from object_store.local.store import LocalStore
-from spark_jobs.task import compaction_task
+from spark_jobs.task import compaction_task, output_files
 from spark_jobs.task.compaction_task import run_compaction
 from spark_jobs.task.input_pass import InputPass
 from spark_jobs.task.small_sections import runner
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from catalog.model import JobInput, JobResult, JobSpec
-    from object_format.segment_file import SegmentFileWriter
     from spark_jobs.task.small_sections.write import Output
 
 ONE_BY_ONE = GroupLimits(bytes=0)
@@ -475,6 +475,16 @@ def with_aborted(spec: JobSpec, aborted: Sequence[tuple[int, int, int]]) -> JobS
 
 
 @contextmanager
+def blocks_of(target: int) -> Iterator[None]:
+    """Write DATA blocks of this size, in groups and on their own."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(runner, "BLOCK_TARGET", target)
+        writer = partial(SegmentFileWriter, block_target=target)
+        monkeypatch.setattr(output_files, "SegmentFileWriter", writer)
+        yield
+
+
+@contextmanager
 def stopped_groups(found: list[object]) -> Iterator[None]:
     """Add the partitions that stop the kernels of a group."""
     run = runner._GroupRun.run
@@ -504,6 +514,7 @@ def test_random_files_have_the_same_outcome(
     topics = harness.topic("compact"), harness.topic("delete"), harness.topic("compact,delete")
     limits = data.draw(st.sampled_from([DEFAULT_LIMITS, GroupLimits(bytes=800), GroupLimits(records=9)]))
     codec = data.draw(ONE_CODEC)
+    output_target = data.draw(st.sampled_from([BLOCK_TARGET, 100, 250, 600]))
     stopped: list[object] = []
     for number, file in enumerate(files):
         harness.log.ingest(
@@ -517,7 +528,7 @@ def test_random_files_have_the_same_outcome(
         )
         if number % 2:
             harness.clock.advance(data.draw(st.sampled_from([1, DELETE_RETENTION_MS / 1000])))
-            with stopped_groups(stopped):
+            with stopped_groups(stopped), blocks_of(output_target):
                 check_both(harness, harness.log.job(), limits)
             harness.compact()
     spec = harness.log.job()
@@ -537,7 +548,7 @@ def test_random_files_have_the_same_outcome(
         ),
     )
 
-    with stopped_groups(stopped):
+    with stopped_groups(stopped), blocks_of(output_target):
         check_both(harness, with_aborted(spec, aborted), limits)
     fits = options["compression_type"] in ("producer", "uncompressed") or codec is Codec.LZ4
     if codec is not None and fits and options["compression_type"] != "gzip":
