@@ -345,6 +345,7 @@ TARGETS: Final = {
             "tests/local_tier/log/test_recovery_model.py",
             "tests/local_tier/segment/test_indexes.py",
             "tests/local_tier/segment/test_segment.py",
+            "tests/object_format/record_batch/test_log_kernels.py",
             "tests/object_format/record_batch/test_validation.py",
         ),
         most=10,
