@@ -144,7 +144,10 @@ class RangeReader:
         payload = start[BLOCK_HEADER.size :]
         if header.kind != BlockType.SECTION_HEADER or not self._matches_checksum(header, payload):
             return  # the end of a DATA block, or of a block type that this version does not know
-        found = SectionHeader.unpack(payload, self.position).key
+        try:
+            found = SectionHeader.unpack(payload, self.position).key
+        except ValueError as error:
+            raise self._checker.corrupt(str(error), self.position) from error
         if found != self._checker.section:
             raise self._checker.corrupt(f"section {found[0]}/{found[1]} begins here", self.position)
 

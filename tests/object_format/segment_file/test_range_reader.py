@@ -188,6 +188,22 @@ def test_the_header_directly_before_data_must_be_that_of_the_section() -> None:
     assert reader.position == section.start
 
 
+@pytest.mark.parametrize(
+    ("partition", "flags", "message"), [(-1, 0, "partition -1 is negative"), (1, 2, "reserved in version 1")]
+)
+def test_a_section_header_of_values_that_no_writer_writes_is_corrupt(
+    partition: int, flags: int, message: str
+) -> None:
+    section = Section([b"a" * 40])
+    blocks = split(section.data)
+    blocks[1] = blocks[1]._replace(payload=struct.pack(">16siI", TOPIC.bytes, partition, flags))
+
+    with pytest.raises(CorruptSegmentError, match=message) as caught:
+        section.reader(0, join(blocks)).skip_to_data(section.start)
+
+    assert caught.value.position == section.start - SECTION_START_LENGTH
+
+
 @pytest.mark.parametrize("is_moved", [False, True])
 def test_bytes_before_data_that_are_no_section_header_are_skipped(*, is_moved: bool) -> None:
     """They end a batch with the header of another place, or are an optional block of a later version."""

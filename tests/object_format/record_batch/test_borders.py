@@ -1,0 +1,158 @@
+"""Kernels that parse headers and records, at the borders of their rules, compared with plain rules."""
+
+from __future__ import annotations
+
+import struct
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from object_format.buffers import readable
+from object_format.errors import Fault
+from object_format.kernels.batches.headers import check_header
+from object_format.kernels.batches.record_parser import parse_any_record, parse_head, parse_record
+from object_format.kernels.batches.records import split_headers, validate_records
+from tests.object_format import model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from object_format.record_batch.records import Record
+
+_NO_BATCH = model.Batch()
+
+
+def header(size: int, magic: int, codec: int, count: int, last_delta: int) -> bytes:
+    return struct.pack(
+        ">qiiBIHiqqqhii", 0, size - 12, 0, magic, 0, codec, last_delta, 0, 0, -1, -1, -1, count
+    )
+
+
+def fault_of(left: int, size: int, magic: int, codec: int, count: int, last_delta: int) -> Fault:
+    """Return the first rule that a header breaks."""
+    rules = (
+        (left < 61, Fault.TRUNCATED),
+        (size < 61, Fault.BATCH_LENGTH),
+        (magic != 2, Fault.MAGIC),
+        (size > left, Fault.TRUNCATED),
+        (codec > 4, Fault.CODEC),
+        (count < 0 or (codec == 0 and 61 + 7 * count > size), Fault.RECORD_COUNT),
+        (last_delta < max(count - 1, 0), Fault.LAST_OFFSET_DELTA),
+    )
+    return next((fault for is_broken, fault in rules if is_broken), Fault.NONE)
+
+
+@pytest.mark.parametrize("size", [-1, 0, 12, 60, 61, 62, 67, 68, 75])
+def test_a_header_breaks_the_first_of_its_rules(size: int) -> None:
+    for more, magic, codec, count in product((-1, 0, 1), (1, 2, 3), range(8), (-1, 0, 1, 2, 3)):
+        for last_delta in {-1, 0, count - 2, count - 1, count}:
+            fields = header(size, magic, codec, count, last_delta)
+            data = (b"xx" + fields + bytes(40))[: 2 + max(size, 61) + more]
+            expected = fault_of(len(data) - 2, size, magic, codec, count, last_delta)
+            fault, found = check_header(readable(data), 2)
+            assert (fault, found) == (expected, size if len(data) >= 63 else 0)
+
+
+_LENGTHS = st.sampled_from([0, 0, 1, 2, 5, 63, 64, 65, 200])
+_ERRORS = st.integers(0, 19).map({0: -1, 1: 1, 2: -2, 3: 2, 4: 70}.get)
+_PART = st.one_of(st.sampled_from([-1, -1, -2, -70]), _LENGTHS)
+
+
+@st.composite
+def encoded_records(draw: st.DrawFn, offset: int | None = None) -> bytes:
+    """Return a record whose lengths are right, or wrong by a few bytes; `offset` is usually its offset."""
+    errors = _ERRORS if offset is None else st.integers(0, 60).map({0: -1, 1: 1}.get)
+
+    def part(lowest: int) -> bytes:
+        length = draw(_PART) if lowest < 0 else draw(_LENGTHS)
+        wrong = draw(errors) or 0
+        return model.write_varint(length + wrong) + bytes([7]) * max(length, 0)
+
+    deltas = draw(st.tuples(*[st.sampled_from([0, 1, 63, 64, -64, -65, 8191, 8192, 2**31 - 1])] * 2))
+    if offset is not None:
+        deltas = deltas[0], offset + draw(st.sampled_from([0] * 15 + [1]))
+    headers = draw(st.sampled_from([0, 0, 0, 1, 2, 64]))
+    body = bytes([draw(st.sampled_from([0, 255]))]) + b"".join(map(model.write_varint, deltas))
+    body += part(-1) + part(-1)
+    body += model.write_varint(headers + (draw(errors) or 0))
+    body += b"".join(part(draw(st.sampled_from([0, 0, 0, -1]))) + part(-1) for _ in range(min(headers, 2)))
+    body += bytes(2 * max(headers - 2, 0))
+    return model.write_varint(len(body) + (draw(errors) or 0)) + body
+
+
+def decoded(data: bytes) -> tuple[Record, int] | None:
+    """Return the model's record and its size."""
+    reader = model.Reader(data)
+    try:
+        return model.decode_record(reader, _NO_BATCH), len(data) - len(reader.data)
+    except model.ModelError:
+        return None
+
+
+@given(encoded_records(), st.integers(0, 5), st.sampled_from([0, 0, 0, -1, -2, 1, 9]), st.integers(0, 80))
+def test_a_record_is_parsed_or_rejected_as_by_the_model(
+    record: bytes, at: int, more: int, following: int
+) -> None:
+    data = readable(b"\xff" * at + record + bytes(following))
+    limit = max(min(at + len(record) + more, data.size), at)
+    expected = decoded(data[at:limit].tobytes())
+
+    for parse in (parse_record, parse_any_record):
+        fault, end, body, delta, delta_at, offset_delta, key, key_length, value, value_length, headers = (
+            parse(data, at, limit)
+        )
+        assert (fault == Fault.NONE) == (expected is not None)
+        if expected is None:
+            continue
+        found, size = expected
+        assert (end, delta, offset_delta) == (at + size, found.timestamp, found.offset)
+        assert data[
+            delta_at : delta_at + len(model.write_varint(offset_delta))
+        ].tobytes() == model.write_varint(offset_delta)
+        assert body == at + len(model.write_varint(end - body))
+        for start, length, blob in ((key, key_length, found.key), (value, value_length, found.value)):
+            assert (data[start : start + length].tobytes() if length >= 0 else None) == blob
+            assert length >= -1
+        parts = np.empty((len(found.headers), 4), np.int64)
+        split_headers(data[:end], headers, parts)
+        for row, (name, blob) in zip(parts.tolist(), found.headers, strict=True):
+            assert data[row[0] : row[0] + row[1]].tobytes().decode(errors="replace") == name
+            assert (data[row[2] : row[2] + row[3]].tobytes() if row[3] >= 0 else None) == blob
+        assert parse_head(data, at, limit)[:6] == (fault, end, body, delta, delta_at, offset_delta)
+        assert parse_head(data, at, limit)[6] == delta_at + len(model.write_varint(offset_delta))
+
+
+@given(
+    st.integers(0, 4).flatmap(lambda count: st.tuples(*map(encoded_records, range(count)))),
+    st.sampled_from([0, 0, 0, 0, -1, 1]),
+    st.sampled_from([0, 0, 0, -1, 1]),
+    st.integers(0, 9),
+)
+def test_records_are_validated_until_the_first_fault(
+    encoded: Sequence[bytes], others: int, more: int, base: int
+) -> None:
+    """They must have consecutive offsets, and fill the batch."""
+    data = readable(b"x" * 3 + b"".join(encoded) + b"x")
+    stop = data.size - 1 + (more if encoded else 0)
+    at, timestamps, keyless, fault = 3, [], 0, False
+    count = max(len(encoded) + others, 0)
+    for index in range(count):
+        expected = decoded(data[at:stop].tobytes())
+        if expected is None or expected[0].offset != index:
+            fault = True
+            break
+        timestamps.append(base + expected[0].timestamp)
+        keyless += expected[0].key is None
+        at += expected[1]
+
+    found = validate_records(data, 3, stop, count, base)
+
+    assert (found[0] == Fault.NONE) == (not fault and at == stop)
+    assert found[1] == at
+    assert found[4] == keyless
+    if timestamps:
+        assert (found[2], found[3]) == (min(timestamps), max(timestamps))
