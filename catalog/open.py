@@ -87,7 +87,7 @@ class Catalog:
         self.topics = Topics(database, ids, self.incarnations)
         self.topic_history = TopicHistory(database)
         self.extents = Extents(database)
-        self.local_leaders = LocalLeaders(database)
+        self.local_leaders = LocalLeaders(database, self.incarnations)
         self.leader_epochs = LeaderEpochs(database)
         self.server = ServerState(database)
         self.sessions = Sessions(database, self.incarnations, self.server)

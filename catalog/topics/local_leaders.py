@@ -5,7 +5,7 @@ of disks, which store its id; it outlives the agent process. Each time a node op
 leader epoch of every partition that it leads.
 
 A failover or a restore of the catalog may have lost an assignment. The node with the log then claims the
-partition again, also from another node that has no log of it yet.
+partition again, also from another node that has no log of it yet. No other node gets it before, for a minute.
 
 The row of a partition has the id of the log directory with its log (KIP-858). A node records it before it
 acknowledges the first record. From then on the log is in that directory or the partition is offline: it never
@@ -14,20 +14,24 @@ starts again in another one.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from catalog.database import arrays
 from catalog.database.sql_files import load_queries
+from catalog.errors import CatalogUnavailableError
 from catalog.model import PartitionId
 from catalog.topics.changes import read_version
+from catalog.topics.lost import check_no_lost_topics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from catalog.database.connection import Row
     from catalog.database.pool import Database, Transaction
+    from catalog.lifecycle.incarnation import Incarnations
     from catalog.topics.changes import TopicVersion
 
 _SQL = load_queries("local_leaders")
@@ -60,24 +64,33 @@ class FoundLog:
 class LocalLeaders:
     """Leaders of local partitions; part of `Catalog`, thread-safe."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, incarnations: Incarnations) -> None:
         self._database = database
+        self._incarnations = incarnations
 
     def version(self) -> TopicVersion:
         """Return the version of all leaders, which is another one after each change."""
         return read_version(self._database)
 
     def claim(self, node_ids: Mapping[PartitionId, int]) -> None:
-        """Assign partitions to nodes; partitions that have a leader or do not exist are skipped."""
+        """Assign partitions to nodes; partitions that have a leader or do not exist are skipped.
+
+        All are skipped while a failover or a restore may have lost their assignments. A node may have their
+        logs then, and claims them before it reports what was lost (`claim_found`).
+        """
         params = {
             "topic_ids": arrays.uuids(partition.topic_id for partition in node_ids),
             "partitions": arrays.integers([partition.partition for partition in node_ids]),
             "node_ids": arrays.integers(list(node_ids.values())),
             "unassigned": UNASSIGNED,
         }
-        self._database.transact(
-            "local_leaders.claim", lambda transaction: transaction.send(_SQL["claim_partitions"], params)
-        )
+
+        def work(transaction: Transaction) -> None:
+            with suppress(CatalogUnavailableError):
+                check_no_lost_topics(transaction, self._incarnations)
+                transaction.send(_SQL["claim_partitions"], params)
+
+        self._database.transact("local_leaders.claim", work)
 
     def claim_found(self, node_id: int, logs: Mapping[PartitionId, FoundLog]) -> dict[PartitionId, int]:
         """Assign partitions of local topics to the node that has their logs; return those that others lead.

@@ -112,6 +112,24 @@ def test_each_change_of_a_leader_is_another_version(catalog: Catalog) -> None:
     assert leaders.version() in seen
 
 
+def test_no_partition_is_assigned_while_its_assignment_may_be_lost(catalog: Catalog, ids: Ids) -> None:
+    """The node with the log claims it before it reports what a failover has lost."""
+    session_id = ids.new_uuid()
+    catalog.sessions.register(session_id, "the node with the log", Broker(node_id=1, host="h", port=1))
+    topic_id = catalog.topics.create("t", 2, {"storage.mode": "local"}).topic_id
+    mine, other = (PartitionId(topic_id, number) for number in range(2))
+    epoch = catalog.incarnations.declare_restore("a test").epoch
+    leaders = catalog.local_leaders
+    leaders.claim({mine: 2, other: 2})
+    assert leaders.of_topic(topic_id) == {}
+    assert leaders.claim_found(1, {mine: FoundLog(directory_id=UUID(int=101), leader_epoch=0)}) == {}
+    leaders.claim({mine: 2, other: 2})
+    assert set(leaders.of_topic(topic_id)) == {0}
+    catalog.lost_commits.report([session_id], [], epoch)
+    leaders.claim({mine: 2, other: 2})
+    assert {number: each.node_id for number, each in leaders.of_topic(topic_id).items()} == {0: 1, 1: 2}
+
+
 def test_a_node_has_one_active_session(catalog: Catalog, ids: Ids) -> None:
     """A registration fences the session of an earlier process on the same disks."""
     before, after, other = (ids.new_uuid() for _ in range(3))
