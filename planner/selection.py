@@ -74,12 +74,11 @@ class JobDraft:
         """
         if self.kind not in {JobKind.INGESTION, JobKind.CLEANING}:
             return max(self._files[each].committed_ms for each in self._spans)
-        return min(
-            extent.committed_ms
-            for view, extents in self.partitions()
-            for extent in extents
-            if not view.rules.compacted or extent.last_offset >= first_dirty_offset(view)
-        )
+        waiting: list[int] = []
+        for view, extents in self.partitions():
+            dirty_from = first_dirty_offset(view) if view.rules.compacted else 0
+            waiting += [extent.committed_ms for extent in extents if extent.last_offset >= dirty_from]
+        return min(waiting)
 
     def fits(self, view: PartitionView, extents: Sequence[Extent]) -> bool:
         """Return True if the job stays within its bounds after `take` with the same arguments.
