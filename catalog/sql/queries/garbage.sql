@@ -2,7 +2,8 @@
 -- Let the current epoch begin one delay from now, if it has begun later than that: the clock was ahead at its beginning.
 -- Otherwise no topic would be removed until that time. The delay is added because the clock may be behind only now: so
 -- a step back by at most the delay shortens nothing.
-UPDATE catalog_incarnation SET started_ms = %(now_ms)s + %(delay_ms)s WHERE started_ms > %(now_ms)s + %(delay_ms)s;
+UPDATE catalog_incarnation SET started_ms = %(now_ms)s::bigint + %(delay_ms)s::bigint
+WHERE started_ms > %(now_ms)s::bigint + %(delay_ms)s::bigint;
 
 -- name: pick_deleted_topic
 -- Lock one topic that was deleted before a time and still has rows; skip topics that another transaction has

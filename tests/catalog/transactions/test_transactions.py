@@ -262,14 +262,14 @@ def test_a_late_attempt_does_not_end_the_transaction_after_the_one_that_it_was_f
     _write(scene, topic, producer)
     transact = transactions._database.transact
 
-    def delayed(operation: str, work: Callable[[Transaction], object]) -> object:
+    def delayed(operation: str, work: Callable[[Transaction], object], *, repeats_lock_waits: bool) -> object:
         monkeypatch.setattr(transactions._database, "transact", transact)
         clock.advance(5)
         transactions.end("t", producer, commits=True)
         transactions.add_partitions("t", producer, _partitions(topic, 0))
         assert _write(scene, topic, producer, 3).refusal is None
         clock.advance(5)
-        return transact(operation, work)
+        return transact(operation, work, repeats_lock_waits=repeats_lock_waits)
 
     monkeypatch.setattr(transactions._database, "transact", delayed)
     with pytest.raises(TransactionRefusedError) as error:
@@ -383,9 +383,9 @@ def test_ends_that_are_repeated_one_by_one_take_effect_once(
     ]
     transact = transactions._database.transact
 
-    def failing(operation: str, work: Callable[[Transaction], object]) -> object:
+    def failing(operation: str, work: Callable[[Transaction], object], *, repeats_lock_waits: bool) -> object:
         monkeypatch.setattr(transactions._database, "transact", transact)
-        transact(operation, work)
+        transact(operation, work, repeats_lock_waits=repeats_lock_waits)
         raise MemoryError
 
     monkeypatch.setattr(transactions._database, "transact", failing)
@@ -406,13 +406,13 @@ def test_ends_that_are_repeated_one_by_one_do_not_end_the_next_transactions(
     producer, other = _begin(scene, "t", topic), _begin(scene, "u", topic)
     transact = transactions._database.transact
 
-    def failing(operation: str, work: Callable[[Transaction], object]) -> object:
+    def failing(operation: str, work: Callable[[Transaction], object], *, repeats_lock_waits: bool) -> object:
         monkeypatch.setattr(transactions._database, "transact", transact)
         clock.advance(5)
         transactions.end("t", producer, commits=True)
         transactions.add_partitions("t", producer, _partitions(topic, 0))
         clock.advance(5)
-        return transact(operation, work)
+        return transact(operation, work, repeats_lock_waits=repeats_lock_waits)
 
     monkeypatch.setattr(transactions._database, "transact", failing)
     poison = scene.end_request("x\0", producer)
@@ -431,14 +431,14 @@ def test_an_outage_while_ends_are_repeated_one_by_one_is_waited_for_once(
     requests = [scene.end_request(name, _begin(scene, name, topic)) for name in names]
     transact, calls = transactions._database.transact, 0
 
-    def failing(operation: str, work: Callable[[Transaction], object]) -> object:
+    def failing(operation: str, work: Callable[[Transaction], object], *, repeats_lock_waits: bool) -> object:
         nonlocal calls
         calls += 1
         if calls == 1:
             raise MemoryError
         if calls == 3:
             raise CatalogUnavailableError("no catalog", remedy="wait", retry_after_seconds=1)
-        return transact(operation, work)
+        return transact(operation, work, repeats_lock_waits=repeats_lock_waits)
 
     monkeypatch.setattr(transactions._database, "transact", failing)
     results = transactions.end_all(requests)

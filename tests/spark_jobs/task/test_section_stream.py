@@ -118,10 +118,10 @@ def test_an_index_must_cover_the_data_of_its_section(file: File) -> None:
     work = cut(file.works[1], 1, 1 << 20)
     (part,) = work.parts
     (extent,) = part.extents
-    shorter = InputPart.of(part.input_index, (extent._replace(length=extent.length - 1),))
+    shorter = part._replace(data=part.data._replace(end=part.data.end - 1))
     with pytest.raises(CorruptDataError, match="the index of section"):
         file.stream().first_offset(work.partition_id, shorter)
-    without_index = InputPart.of(part.input_index, (extent._replace(index_length=0),))
+    without_index = part._replace(extents=(extent._replace(index_length=0),))
     with pytest.raises(InvalidInputError, match="a section without an index cannot be read from byte"):
         file.stream().first_offset(work.partition_id, without_index)
 
