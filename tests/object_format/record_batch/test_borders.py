@@ -126,6 +126,25 @@ def test_a_record_is_parsed_or_rejected_as_by_the_model(
         assert parse_head(data, at, limit)[6] == delta_at + len(model.write_varint(offset_delta))
 
 
+@pytest.mark.parametrize("headers", [b"", b"\x00", b"\x02\x02h\x02v", b"\x02\x00\x01"])
+@pytest.mark.parametrize("key", [b"\x01", b"\x00", b"\x02k", b"\x80\x01" + b"k" * 64])
+@pytest.mark.parametrize("value", [b"\x01", b"\x00", b"\x02v", b"\x80\x01" + b"v" * 64])
+def test_a_record_ends_where_it_says(key: bytes, value: bytes, headers: bytes) -> None:
+    """Neither the bytes after a record nor those after the limit may stand for missing ones."""
+    for deltas, following, wrong in product(
+        (b"\x00\x00", b"\x80\x01\x02"), (b"\x00", b"\x01", b"\x80"), range(-3, 4)
+    ):
+        body = b"\x00" + deltas + key + value + headers
+        record = model.write_varint(len(body) + wrong) + body
+        data = readable(record + following * 12)
+        for limit in range(max(len(record) - 4, 0), len(record) + 5):
+            expected = decoded(data[:limit].tobytes())
+            for parse in (parse_record, parse_any_record):
+                fault, end, *_others = parse(data, 0, limit)
+                assert (fault == Fault.NONE) == (expected is not None)
+                assert expected is None or end == expected[1]
+
+
 @given(
     st.integers(0, 4).flatmap(lambda count: st.tuples(*map(encoded_records, range(count)))),
     st.sampled_from([0, 0, 0, 0, -1, 1]),
