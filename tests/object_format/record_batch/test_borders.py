@@ -21,6 +21,7 @@ from tests.object_format import model
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from object_format.kernels.runtime.signatures import ByteArray
     from object_format.record_batch.records import Record
 
 _NO_BATCH = model.Batch()
@@ -93,6 +94,11 @@ def decoded(data: bytes) -> tuple[Record, int] | None:
         return None
 
 
+def part_of(data: ByteArray, start: int, length: int) -> bytes | None:
+    assert length >= -1
+    return data[start : start + length].tobytes() if length >= 0 else None
+
+
 @given(encoded_records(), st.integers(0, 5), st.sampled_from([0, 0, 0, -1, -2, 1, 9]), st.integers(0, 80))
 def test_a_record_is_parsed_or_rejected_as_by_the_model(
     record: bytes, at: int, more: int, following: int
@@ -114,21 +120,20 @@ def test_a_record_is_parsed_or_rejected_as_by_the_model(
             delta_at : delta_at + len(model.write_varint(offset_delta))
         ].tobytes() == model.write_varint(offset_delta)
         assert body == at + len(model.write_varint(end - body))
-        for start, length, blob in ((key, key_length, found.key), (value, value_length, found.value)):
-            assert (data[start : start + length].tobytes() if length >= 0 else None) == blob
-            assert length >= -1
+        assert part_of(data, key, key_length) == found.key
+        assert part_of(data, value, value_length) == found.value
         parts = np.empty((len(found.headers), 4), np.int64)
         split_headers(data[:end], headers, parts)
         for row, (name, blob) in zip(parts.tolist(), found.headers, strict=True):
             assert data[row[0] : row[0] + row[1]].tobytes().decode(errors="replace") == name
-            assert (data[row[2] : row[2] + row[3]].tobytes() if row[3] >= 0 else None) == blob
+            assert part_of(data, row[2], row[3]) == blob
         assert parse_head(data, at, limit)[:6] == (fault, end, body, delta, delta_at, offset_delta)
         assert parse_head(data, at, limit)[6] == delta_at + len(model.write_varint(offset_delta))
 
 
-@pytest.mark.parametrize("headers", [b"", b"\x00", b"\x02\x02h\x02v", b"\x02\x00\x01"])
-@pytest.mark.parametrize("key", [b"\x01", b"\x00", b"\x02k", b"\x80\x01" + b"k" * 64])
-@pytest.mark.parametrize("value", [b"\x01", b"\x00", b"\x02v", b"\x80\x01" + b"v" * 64])
+@pytest.mark.parametrize("headers", [b"", b"\x00", b"\x01", b"\x02\x02h\x02v", b"\x02\x00\x01"])
+@pytest.mark.parametrize("key", [b"\x01", b"\x03", b"\x00", b"\x02\x00", b"\x80\x01" + b"k" * 64])
+@pytest.mark.parametrize("value", [b"\x01", b"\x03", b"\x00", b"\x02\x00", b"\x80\x01" + b"v" * 64])
 def test_a_record_ends_where_it_says(key: bytes, value: bytes, headers: bytes) -> None:
     """Neither the bytes after a record nor those after the limit may stand for missing ones."""
     for deltas, following, wrong in product(
@@ -140,9 +145,12 @@ def test_a_record_ends_where_it_says(key: bytes, value: bytes, headers: bytes) -
         for limit in range(max(len(record) - 4, 0), len(record) + 5):
             expected = decoded(data[:limit].tobytes())
             for parse in (parse_record, parse_any_record):
-                fault, end, *_others = parse(data, 0, limit)
-                assert (fault == Fault.NONE) == (expected is not None)
-                assert expected is None or end == expected[1]
+                found = parse(data, 0, limit)
+                assert (found[0] == Fault.NONE) == (expected is not None)
+                if expected is not None:
+                    assert found[1] == expected[1]
+                    assert part_of(data, *found[6:8]) == expected[0].key
+                    assert part_of(data, *found[8:10]) == expected[0].value
 
 
 @given(
