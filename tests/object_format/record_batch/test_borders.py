@@ -13,16 +13,18 @@ from hypothesis import strategies as st
 
 from object_format.buffers import readable
 from object_format.errors import Fault
-from object_format.kernels.batches.headers import check_header
+from object_format.kernels.batches.headers import check_header, find_overlap
+from object_format.kernels.batches.layout import BATCH_ROW
+from object_format.kernels.batches.offsets import record_offsets
 from object_format.kernels.batches.record_parser import parse_any_record, parse_head, parse_record
 from object_format.kernels.batches.records import split_headers, validate_records
+from object_format.record_batch.records import Record
 from tests.object_format import model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from object_format.kernels.runtime.signatures import ByteArray
-    from object_format.record_batch.records import Record
 
 _NO_BATCH = model.Batch()
 
@@ -183,3 +185,87 @@ def test_records_are_validated_until_the_first_fault(
     assert found[4] == keyless
     if timestamps:
         assert (found[2], found[3]) == (min(timestamps), max(timestamps))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.sampled_from([61, 62, 70])), max_size=5),
+    st.integers(-1, 16),
+    st.integers(0, 16),
+    st.sampled_from([0, 7]),
+    st.sampled_from([0, 61, 122, 123, 131, 132, 133, 999]),
+)
+def test_an_overlap_ends_at_the_first_limit(
+    log: Sequence[tuple[int, int, int]], first: int, last: int, shift: int, max_bytes: int
+) -> None:
+    data, start, end, at, base = b"", -1, 0, 0, 0
+    is_over = False
+    for gap, delta, size in log:
+        base += gap
+        batch = bytearray(header(size, 2, 0, 0, delta) + bytes(size - 61))
+        batch[:8] = base.to_bytes(8, "big")
+        data += batch
+        overlaps = first <= base + delta + shift and base + shift <= last
+        is_over = is_over or base + shift > last or (start >= 0 and at + size - start > max_bytes)
+        if not is_over:
+            start = at if overlaps and start < 0 else start
+            end = at + size
+        at += size
+        base += delta + 1
+
+    found = find_overlap(readable(data), first, last, shift, max_bytes)
+
+    assert tuple(found) == (Fault.NONE, start if start >= 0 else end, end)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from([0, 1, 1, 1, 2, -1]), max_size=4),
+            st.integers(-1, 2),
+            st.sampled_from([0, 0, 0, 1]),
+        ),
+        max_size=4,
+    ),
+    st.integers(1, 5),
+    st.integers(0, 3),
+)
+def test_offsets_of_records_ascend_within_their_batch(
+    batches: Sequence[tuple[list[int], int, int]], capacity: int, more: int
+) -> None:
+    """The first offset delta is a step from -1, as each other one is a step from the one before it."""
+    data, rows = b"?" * more, []
+    expected: list[int] = []
+    fault = Fault.NONE
+    for number, (steps, beyond, trailing) in enumerate(batches):
+        deltas = np.cumsum([-1, *steps])[1:].tolist()
+        start, last = len(data), max([*deltas, 0]) + beyond
+        for index, delta in enumerate(deltas):
+            data += model.encode_record(Record(delta, 0, None, b"v", ()), _NO_BATCH)
+            if fault == Fault.NONE and (delta < 0 or steps[index] < 1 or delta > last):
+                fault = Fault.RECORD_OFFSET
+            if fault == Fault.NONE:
+                expected.append(100 * number + 5 + delta)
+        data += bytes(trailing)
+        if fault == Fault.NONE and trailing:
+            fault = Fault.TRAILING_BYTES
+        rows.append((100 * number, start, len(data), len(deltas), last))
+    filled = np.zeros(len(rows), BATCH_ROW)
+    for row, values in zip(filled, rows, strict=True):
+        for name, value in zip(
+            ("base_offset", "records_start", "records_end", "record_count", "last_offset_delta"),
+            values,
+            strict=True,
+        ):
+            row[name] = value
+
+    cursor, offsets, found = np.zeros(4, np.int64), np.empty(capacity, np.int64), list[int]()
+    ended = Fault.NONE
+    while cursor[0] < len(rows):
+        ended, _position, count = record_offsets(
+            readable(data), filled, np.arange(len(rows)), cursor, 5, offsets, 0
+        )
+        found += offsets[:count].tolist()
+        if ended != Fault.NONE:
+            break
+
+    assert (ended, found) == (fault, expected)
