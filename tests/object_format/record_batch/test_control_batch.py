@@ -71,3 +71,11 @@ def test_other_control_batches_end_no_transaction(key: bytes | None, value: byte
 
 def test_a_batch_without_records_is_no_marker() -> None:
     assert decode_end_marker(encode_batch([], [], [], last_offset_delta=0, is_control=True)) is None
+
+
+def test_checksums_of_markers_are_not_verified_again() -> None:
+    batch = bytearray(encode_batch([1], [_KEY], [_VALUE], is_control=True))
+    batch[18] ^= 1
+
+    assert decode_end_marker(batch) == (False, 5, 1)
+    assert control_type(batch) == COMMIT
