@@ -19,7 +19,6 @@ from object_format.kernels.runtime.primitives import load_i32, load_u32
 from object_format.segment_file.layout import (
     BLOCK_HEADER,
     IGNORED_BLOCK_FLAGS,
-    MAX_PAYLOAD,
     SECTION_START_LENGTH,
     BlockType,
 )
@@ -102,7 +101,6 @@ def block_end(group: Group, file: Integer, position: Integer, limit: Integer) ->
         or data[at + 1] & _REFUSED_FLAGS != 0
         or data[at + 2] != 0
         or data[at + 3] != 0
-        or length > MAX_PAYLOAD
         or length > limit - position - _BLOCK_HEADER
     ):
         return -1

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING
 
+import lz4.block
 import lz4.frame
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from object_format.buffers import readable
@@ -342,3 +343,82 @@ def test_batches_are_decoded_without_native_functions(
     assert native_codec_table() is None
     data = b"".join(encode_batch([1], [b"k"], [b"%d" % i], codec=Codec.ZSTD, base_offset=i) for i in range(3))
     assert [len(columns) for columns in decode_batches(data)] == [3]
+
+
+def short_xxh32(data: bytes) -> int:
+    """Return the XXH32 of less than 16 bytes, with seed 0 (github.com/Cyan4973/xxHash)."""
+    first, second, third, fourth, fifth = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
+    assert len(data) < 16
+
+    def rotated(value: int, bits: int) -> int:
+        value %= 1 << 32
+        return (value << bits | value >> (32 - bits)) % (1 << 32)
+
+    value = fifth + len(data)
+    whole = len(data) // 4 * 4
+    for at in range(0, whole, 4):
+        value = rotated(value + int.from_bytes(data[at : at + 4], "little") * third, 17) * fourth
+    for byte in data[whole:]:
+        value = rotated(value + byte * fifth, 11) * first
+    value %= 1 << 32
+    value = (value ^ value >> 15) * second % (1 << 32)
+    value = (value ^ value >> 13) * third % (1 << 32)
+    return value ^ value >> 16
+
+
+def usually(right: int, *others: int) -> st.SearchStrategy[int]:
+    return st.sampled_from([right] * 20 + list(others))
+
+
+@st.composite
+def forged_lz4_frames(draw: st.DrawFn) -> bytes:
+    """Return frames of short blocks, most of them with right checksums, and any fields in the header."""
+    flags = 0x40 | draw(st.sampled_from([0, 0x20])) | draw(st.sampled_from([0, 4, 8, 16, 12, 28]))
+    flags ^= draw(usually(0, 0x40, 0x80, 0x01, 0x02))
+    parts = draw(st.lists(st.binary(max_size=4), max_size=3))
+    content = b"".join(parts)
+    header = bytes([flags, draw(usually(0x40, 0x70, 0x50, 0x30, 0x41, 0x48, 0xC0))])
+    if flags & 8:
+        stated = len(content) + draw(usually(0, 1, -1, -len(content)))
+        header += (stated % (1 << 64)).to_bytes(8, "little")
+    if flags & 1:
+        header += bytes(4)
+    frame = b"\x04\x22\x4d\x18" + header
+    frame += bytes([(short_xxh32(header) >> 8 ^ draw(usually(0, 1))) & 0xFF])
+    for part in parts:
+        is_stored = draw(st.booleans())
+        block = part if is_stored else lz4.block.compress(part, store_size=False)
+        frame += (len(block) | is_stored << 31).to_bytes(4, "little") + block
+        if flags & 16:
+            frame += (short_xxh32(block) ^ draw(usually(0, 1 << 8))).to_bytes(4, "little")
+    frame += bytes(4 - draw(usually(0, 1, 4)))
+    if flags & 4:
+        frame += (short_xxh32(content) ^ draw(usually(0, 1 << 24))).to_bytes(4, "little")
+    frame += bytes(draw(usually(0, 1, 4)))
+    return frame[: len(frame) - draw(usually(0, 1, 4, 5))]
+
+
+def large_block(size: int, size_id: int) -> bytes:
+    """Return a frame of one stored block."""
+    header = bytes([0x60, size_id << 4])
+    checksum = bytes([short_xxh32(header) >> 8 & 0xFF])
+    block = (size | 1 << 31).to_bytes(4, "little") + bytes(size)
+    return b"\x04\x22\x4d\x18" + header + checksum + block + bytes(4)
+
+
+@settings(max_examples=300)
+@given(forged_lz4_frames())
+@example(large_block(1 << 16, 4))
+@example(large_block((1 << 16) + 1, 4))
+@example(large_block((1 << 18) + 1, 5))
+@example(large_block(1 << 20, 6))
+def test_forged_frames_are_read_as_by_the_library(frame: bytes) -> None:
+    """A frame with a dictionary is left to the library."""
+    try:
+        expected = [bytes(decompress(Codec.LZ4, frame))]
+    except CompressedDataError:
+        expected = []
+    found = decompressed_by_kernel(batch_around(Codec.LZ4, frame), np.empty(SCRATCH_BYTES, np.uint8))
+    if not found and len(frame) > 4 and frame[4] & 1:
+        return
+    assert found == expected

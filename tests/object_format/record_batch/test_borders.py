@@ -13,15 +13,18 @@ from hypothesis import strategies as st
 
 from object_format.buffers import readable
 from object_format.errors import Fault
-from object_format.kernels.batches.headers import check_header
+from object_format.kernels.batches.headers import check_header, find_overlap
+from object_format.kernels.batches.layout import BATCH_ROW
+from object_format.kernels.batches.offsets import record_offsets
 from object_format.kernels.batches.record_parser import parse_any_record, parse_head, parse_record
 from object_format.kernels.batches.records import split_headers, validate_records
+from object_format.record_batch.records import Record
 from tests.object_format import model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from object_format.record_batch.records import Record
+    from object_format.kernels.runtime.signatures import ByteArray
 
 _NO_BATCH = model.Batch()
 
@@ -93,6 +96,11 @@ def decoded(data: bytes) -> tuple[Record, int] | None:
         return None
 
 
+def part_of(data: ByteArray, start: int, length: int) -> bytes | None:
+    assert length >= -1
+    return data[start : start + length].tobytes() if length >= 0 else None
+
+
 @given(encoded_records(), st.integers(0, 5), st.sampled_from([0, 0, 0, -1, -2, 1, 9]), st.integers(0, 80))
 def test_a_record_is_parsed_or_rejected_as_by_the_model(
     record: bytes, at: int, more: int, following: int
@@ -114,16 +122,37 @@ def test_a_record_is_parsed_or_rejected_as_by_the_model(
             delta_at : delta_at + len(model.write_varint(offset_delta))
         ].tobytes() == model.write_varint(offset_delta)
         assert body == at + len(model.write_varint(end - body))
-        for start, length, blob in ((key, key_length, found.key), (value, value_length, found.value)):
-            assert (data[start : start + length].tobytes() if length >= 0 else None) == blob
-            assert length >= -1
+        assert part_of(data, key, key_length) == found.key
+        assert part_of(data, value, value_length) == found.value
         parts = np.empty((len(found.headers), 4), np.int64)
         split_headers(data[:end], headers, parts)
         for row, (name, blob) in zip(parts.tolist(), found.headers, strict=True):
             assert data[row[0] : row[0] + row[1]].tobytes().decode(errors="replace") == name
-            assert (data[row[2] : row[2] + row[3]].tobytes() if row[3] >= 0 else None) == blob
+            assert part_of(data, row[2], row[3]) == blob
         assert parse_head(data, at, limit)[:6] == (fault, end, body, delta, delta_at, offset_delta)
         assert parse_head(data, at, limit)[6] == delta_at + len(model.write_varint(offset_delta))
+
+
+@pytest.mark.parametrize("headers", [b"", b"\x00", b"\x01", b"\x02\x02h\x02v", b"\x02\x00\x01"])
+@pytest.mark.parametrize("key", [b"\x01", b"\x03", b"\x00", b"\x02\x00", b"\x80\x01" + b"k" * 64])
+@pytest.mark.parametrize("value", [b"\x01", b"\x03", b"\x00", b"\x02\x00", b"\x80\x01" + b"v" * 64])
+def test_a_record_ends_where_it_says(key: bytes, value: bytes, headers: bytes) -> None:
+    """Neither the bytes after a record nor those after the limit may stand for missing ones."""
+    for deltas, following, wrong in product(
+        (b"\x00\x00", b"\x80\x01\x02"), (b"\x00", b"\x01", b"\x80"), range(-3, 4)
+    ):
+        body = b"\x00" + deltas + key + value + headers
+        record = model.write_varint(len(body) + wrong) + body
+        data = readable(record + following * 12)
+        for limit in range(max(len(record) - 4, 0), len(record) + 5):
+            expected = decoded(data[:limit].tobytes())
+            for parse in (parse_record, parse_any_record):
+                found = parse(data, 0, limit)
+                assert (found[0] == Fault.NONE) == (expected is not None)
+                if expected is not None:
+                    assert found[1] == expected[1]
+                    assert part_of(data, *found[6:8]) == expected[0].key
+                    assert part_of(data, *found[8:10]) == expected[0].value
 
 
 @given(
@@ -156,3 +185,87 @@ def test_records_are_validated_until_the_first_fault(
     assert found[4] == keyless
     if timestamps:
         assert (found[2], found[3]) == (min(timestamps), max(timestamps))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.sampled_from([61, 62, 70])), max_size=5),
+    st.integers(-1, 16),
+    st.integers(0, 16),
+    st.sampled_from([0, 7]),
+    st.sampled_from([0, 61, 122, 123, 131, 132, 133, 999]),
+)
+def test_an_overlap_ends_at_the_first_limit(
+    log: Sequence[tuple[int, int, int]], first: int, last: int, shift: int, max_bytes: int
+) -> None:
+    data, start, end, at, base = b"", -1, 0, 0, 0
+    is_over = False
+    for gap, delta, size in log:
+        base += gap
+        batch = bytearray(header(size, 2, 0, 0, delta) + bytes(size - 61))
+        batch[:8] = base.to_bytes(8, "big")
+        data += batch
+        overlaps = first <= base + delta + shift and base + shift <= last
+        is_over = is_over or base + shift > last or (start >= 0 and at + size - start > max_bytes)
+        if not is_over:
+            start = at if overlaps and start < 0 else start
+            end = at + size
+        at += size
+        base += delta + 1
+
+    found = find_overlap(readable(data), first, last, shift, max_bytes)
+
+    assert tuple(found) == (Fault.NONE, start if start >= 0 else end, end)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from([0, 1, 1, 1, 2, -1]), max_size=4),
+            st.integers(-1, 2),
+            st.sampled_from([0, 0, 0, 1]),
+        ),
+        max_size=4,
+    ),
+    st.integers(1, 5),
+    st.integers(0, 3),
+)
+def test_offsets_of_records_ascend_within_their_batch(
+    batches: Sequence[tuple[list[int], int, int]], capacity: int, more: int
+) -> None:
+    """The first offset delta is a step from -1, as each other one is a step from the one before it."""
+    data, rows = b"?" * more, []
+    expected: list[int] = []
+    fault = Fault.NONE
+    for number, (steps, beyond, trailing) in enumerate(batches):
+        deltas = np.cumsum([-1, *steps])[1:].tolist()
+        start, last = len(data), max([*deltas, 0]) + beyond
+        for index, delta in enumerate(deltas):
+            data += model.encode_record(Record(delta, 0, None, b"v", ()), _NO_BATCH)
+            if fault == Fault.NONE and (delta < 0 or steps[index] < 1 or delta > last):
+                fault = Fault.RECORD_OFFSET
+            if fault == Fault.NONE:
+                expected.append(100 * number + 5 + delta)
+        data += bytes(trailing)
+        if fault == Fault.NONE and trailing:
+            fault = Fault.TRAILING_BYTES
+        rows.append((100 * number, start, len(data), len(deltas), last))
+    filled = np.zeros(len(rows), BATCH_ROW)
+    for row, values in zip(filled, rows, strict=True):
+        for name, value in zip(
+            ("base_offset", "records_start", "records_end", "record_count", "last_offset_delta"),
+            values,
+            strict=True,
+        ):
+            row[name] = value
+
+    cursor, offsets, found = np.zeros(4, np.int64), np.empty(capacity, np.int64), list[int]()
+    ended = Fault.NONE
+    while cursor[0] < len(rows):
+        ended, _position, count = record_offsets(
+            readable(data), filled, np.arange(len(rows)), cursor, 5, offsets, 0
+        )
+        found += offsets[:count].tolist()
+        if ended != Fault.NONE:
+            break
+
+    assert (ended, found) == (fault, expected)

@@ -63,6 +63,17 @@ def test_batches_are_opened_in_order(log: Sequence[tuple[Codec, int]], memory: i
     with pytest.MonkeyPatch.context() as patch:
         limit_scratch_memory(patch, memory)
         assert opened(open_batches(data, scan_batches(data), Scratch() if own else None)) == expected
+        assert opened(list(open_batches(data, scan_batches(data)))) == expected  # no array is used again
+
+
+def test_records_are_in_the_callers_memory() -> None:
+    data, expected = encoded([(Codec.LZ4, 90), (Codec.LZ4, 100)])
+    scratch = Scratch()
+
+    ((records, rows),) = open_batches(data, scan_batches(data), scratch)
+
+    assert opened([(records, rows)]) == expected
+    assert np.shares_memory(records, scratch.array)
 
 
 def test_no_batches_have_no_runs() -> None:

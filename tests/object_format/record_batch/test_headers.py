@@ -33,7 +33,13 @@ from object_format.record_batch.headers import (
     trim_batches,
     verify_checksum,
 )
-from object_format.record_batch.records import Record, encode_batch
+from object_format.record_batch.records import (
+    Record,
+    decode_batch,
+    decode_batches,
+    encode_batch,
+    encode_records,
+)
 from tests.object_format import model
 from tests.object_format.strategies import batches, logs
 
@@ -282,3 +288,41 @@ def test_set_max_timestamp_corrects_the_header() -> None:
     data = bytearray(model.encode(batch))
     set_max_timestamp(data, 5)
     assert model.decode(bytes(data)) == replace(batch, max_timestamp=5)
+
+
+def test_positions_offsets_and_epochs_are_0_by_default() -> None:
+    """A second batch behind the first shows whether a function works on the first one."""
+    data = encode_batch([5, 7], [b"a", None], [None, b"b"])
+    records = model.decode(data).records
+    assert model.decode(data) == model.Batch(
+        records=records, last_offset_delta=1, base_timestamp=5, max_timestamp=7, leader_epoch=0, base_offset=0
+    )
+    assert records == (Record(0, 5, b"a", None), Record(1, 7, None, b"b"))
+    assert encode_records(list(records)) == data
+    both = data + encode_batch([9], [b"c"], [None], base_offset=2)
+
+    assert read_header(both) == read_header(data)
+    verify_checksum(both, read_header(both))
+    assert decode_batch(both).records() == list(records)
+    assert [each.offset for columns in decode_batches(both) for each in columns.records()] == [0, 1, 2]
+    moved = bytearray(encode_batch([5, 7], [b"a", None], [None, b"b"], base_offset=8, leader_epoch=9))
+    assert assign_offsets(moved) == 2
+    assert moved == data
+    assert trim_batches(both, first_offset=2, max_bytes=999) == both[len(data) :]
+    for change, kind in (
+        (set_append_time, TimestampType.LOG_APPEND_TIME),
+        (set_max_timestamp, TimestampType.CREATE_TIME),
+    ):
+        changed = bytearray(both)
+        change(changed, 8)
+        assert (read_header(changed).max_timestamp, read_header(changed).timestamp_type) == (8, kind)
+        assert changed[len(data) :] == both[len(data) :]
+
+
+def test_checksums_are_verified_by_default_where_a_single_batch_is_decoded() -> None:
+    data = bytearray(encode_batch([5], [b"a"], [b"b"], is_control=True))
+    data[18] ^= 1
+
+    with pytest.raises(MalformedBatchError):
+        decode_batch(data)
+    assert [len(columns) for columns in decode_batches(data)] == [0]  # control batches are left out

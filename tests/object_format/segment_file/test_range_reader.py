@@ -62,9 +62,9 @@ class Section:
             position=entry.index_position,
         )
 
-    def reader(self, position: int, data: bytes | None = None) -> RangeReader:
+    def reader(self, position: int, data: bytes | None = None, read_size: int = 1) -> RangeReader:
         source = io.BytesIO((self.data if data is None else data)[position:])
-        reader = RangeReader(source, name="a.seg", file_id=FILE_ID, position=position, read_size=1)
+        reader = RangeReader(source, name="a.seg", file_id=FILE_ID, position=position, read_size=read_size)
         reader.enter(KEY, self.end)
         return reader
 
@@ -186,6 +186,19 @@ def test_the_header_directly_before_data_must_be_that_of_the_section() -> None:
     reader.enter((TOPIC, 2), section.end)
     reader.skip_to_data(section.start)
     assert reader.position == section.start
+
+
+@pytest.mark.parametrize("read_size", [1, 7, 100, 10_000])
+def test_a_reader_skips_to_any_position(read_size: int) -> None:
+    """It reads neither more nor less than it skips, whatever is in its buffer."""
+    section = Section([b"a" * 40, b"b" * 40])
+    for start in (0, 5, section.start):
+        for position in range(start, section.end + 1):
+            reader = section.reader(start, read_size=read_size)
+            reader.skip_to(start + (position - start) // 2)
+            reader.skip_to(position)
+            assert reader.position == position
+            assert reader.peek_to(position + 9) == section.data[position : position + 9]
 
 
 @pytest.mark.parametrize(
