@@ -231,7 +231,7 @@ def _header_fault(row: tuple[int, ...]) -> Fault:
         return Fault.CONTROL_BATCH
     if attributes & ~PRODUCER_ATTRIBUTES:
         return Fault.BROKER_ATTRIBUTES
-    if count < 1 or count != row[_LAST_OFFSET_DELTA] + 1:
+    if count != row[_LAST_OFFSET_DELTA] + 1:  # at least 1, as a delta is not negative
         return Fault.OFFSETS_NOT_CONSECUTIVE
     return Fault.NONE
 

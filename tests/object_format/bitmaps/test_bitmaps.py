@@ -12,6 +12,7 @@ from pyroaring import BitMap64
 from typing_extensions import override
 
 from object_format.bitmaps import bitmap_between, bitmap_of, values_between
+from object_format.kernels.bitmaps.roaring import serialize, serialized_size
 from object_format.offset_set import OffsetSet, SetWindow
 
 CLUSTERS = st.lists(
@@ -117,3 +118,23 @@ def test_ranges_near_each_other_cost_one_lookup() -> None:
         return bitmap.look_ups
 
     assert cost(1000) == cost(1)
+
+
+@pytest.mark.parametrize("end", [64 * 64 + 1, 64 * 65, 64 * 66])
+@pytest.mark.parametrize("others", [[], [5000], [5119, 5120, 65_535], [1 << 16]])
+def test_words_of_a_container_change_no_others(end: int, others: list[int]) -> None:
+    values = np.array([*range(end), *others], np.int64)
+
+    assert bitmap_of(values) == BitMap64(values.tolist())
+
+
+@pytest.mark.parametrize("first", [0, 60_000, 65_535])
+def test_a_bitmap_is_written_only_to_its_memory(first: int) -> None:
+    values = np.arange(first, 65_536)
+    size = serialized_size(values)
+    memory = np.full(size + 8, 0xEE, np.uint8)
+
+    serialize(values, memory[:size])
+
+    assert BitMap64.deserialize(memory[:size].tobytes()) == BitMap64(values.tolist())
+    assert (memory[size:] == 0xEE).all()

@@ -17,7 +17,7 @@ from object_format.kernels.batches.headers import check_header, find_overlap
 from object_format.kernels.batches.layout import BATCH_ROW
 from object_format.kernels.batches.offsets import record_offsets
 from object_format.kernels.batches.record_parser import parse_any_record, parse_head, parse_record
-from object_format.kernels.batches.records import split_headers, validate_records
+from object_format.kernels.batches.records import split_headers, validate_records, validate_single_batch
 from object_format.record_batch.records import Record
 from tests.object_format import model
 
@@ -269,3 +269,44 @@ def test_offsets_of_records_ascend_within_their_batch(
             break
 
     assert (ended, found) == (fault, expected)
+
+
+@pytest.mark.parametrize("attributes", [0, 1, 4, 8, 0x10, 0x14, 0x20, 0x40, 0x80, -(2**15)])
+@pytest.mark.parametrize("magic", [1, 2, 3])
+def test_a_single_batch_is_valid_if_each_rule_holds(attributes: int, magic: int) -> None:
+    """Valid batches must pass here, too, and not only in the slower validation."""
+    records = b"".join(
+        model.encode_record(Record(at, at, key, b"v", ()), _NO_BATCH) for at, key in enumerate([None, b"k"])
+    )
+    for count, last_delta, producer_id, sequence, trailing, missing in product(
+        (0, 1, 2, 3), (0, 1, 2), (-1, 0, 5), (-1, 0, 7), (0, 1), (0, 1)
+    ):
+        data = struct.pack(
+            ">qiiBIHiqqqhii",
+            0,
+            61 + len(records) - 12,
+            0,
+            magic,
+            9,
+            attributes & 0xFFFF,
+            last_delta,
+            10,
+            11,
+            producer_id,
+            3,
+            sequence,
+            count,
+        )
+        data += records + bytes(trailing)
+        data = data[: len(data) - missing]
+        found = validate_single_batch(readable(data))
+
+        is_valid = (
+            (magic, count, last_delta) == (2, 2, 1)
+            and attributes in {0, 0x10}
+            and (producer_id < 0 or sequence >= 0)
+            and trailing == missing
+        )
+        assert found[0] == is_valid
+        if is_valid:
+            assert found[1:] == (2, 10, 11, 1, 9, 11, producer_id, 3, sequence, attributes)

@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from object_format.buffers import readable
@@ -357,31 +357,28 @@ def test_positions_are_packed_while_offsets_ascend(
 
 
 @given(
-    st.lists(st.tuples(_TIMES, _RELATIVE), max_size=6),
-    st.sampled_from([0, 50]),
-    _TIMES,
-    st.integers(-1, 4),
-    st.integers(0, 80),
+    st.lists(st.tuples(_TIMES, _RELATIVE), max_size=6), st.sampled_from([0, 50]), _TIMES, st.integers(-1, 4)
 )
+@example([(1, 0), (2, 1), (3, 1), (4, 2)], 50, 0, -1)
 def test_times_are_packed_while_they_fit(
-    drawn: list[tuple[int, int]], base: int, timestamp: int, last: int, room: int
+    drawn: list[tuple[int, int]], base: int, timestamp: int, last: int
 ) -> None:
     """Entries with earlier timestamps are left out. A wrong offset ends the work, also behind the room."""
     entries = np.array([(time, base + relative) for time, relative in drawn], np.int64).reshape(-1, 2)
-    offset, expected, wrong = base + last, b"", len(drawn)
-    now = timestamp
-    for index, (time, relative) in enumerate(drawn):
-        if time <= now:
-            continue
-        if base + relative < offset or not 0 <= relative < _TOP:
-            wrong = index
-            break
-        if len(expected) + 12 <= room:
-            now, offset = time, base + relative
-            expected += struct.pack(">qi", time, relative)
+    for room in range(12 * len(drawn) + 2):
+        offset, expected, wrong, now = base + last, b"", len(drawn), timestamp
+        for index, (time, relative) in enumerate(drawn):
+            if time <= now:
+                continue
+            if base + relative < offset or not 0 <= relative < _TOP:
+                wrong = index
+                break
+            if len(expected) + 12 <= room:
+                now, offset = time, base + relative
+                expected += struct.pack(">qi", time, relative)
 
-    memory = np.full(room + 24, 0xEE, np.uint8)
-    found = append.pack_times(entries, base, timestamp, base + last, memory[:room])
+        memory = np.full(room + 24, 0xEE, np.uint8)
+        found = append.pack_times(entries, base, timestamp, base + last, memory[:room])
 
-    assert tuple(found) == (len(expected) // 12, now, offset, wrong)
-    assert memory.tobytes() == expected + b"\xee" * (len(memory) - len(expected))
+        assert tuple(found) == (len(expected) // 12, now, offset, wrong)
+        assert memory.tobytes() == expected + b"\xee" * (len(memory) - len(expected))
