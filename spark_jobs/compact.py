@@ -111,8 +111,8 @@ def run_jobs(
     """Run claimed jobs to their end and report on them; a job that fails does not affect the others.
 
     While jobs run, `more` is called several times a second with their number, after all finished jobs were
-    published. It returns further claimed jobs to run. It is called no more after Spark was lost. An exception
-    that it raises ends the run.
+    published, and at once when jobs have started. It returns further claimed jobs to run. It is called no
+    more after Spark was lost. An exception that it raises ends the run.
 
     Jobs whose keys will probably not fit one key table go through Spark's shuffle, unless `plan` chooses one
     way for all. `store` must mean the same to the executors. If `cancelled` is set, or the call is
@@ -168,7 +168,8 @@ class _Run:
                     if jobs:
                         heartbeats.add(jobs)
                         queries.start(self._packed(jobs, plan, limit_bytes))
-                    finished = queries.next_outcome(_POLL_SECONDS)
+                    # Plan ahead as soon as jobs have started: a plan takes about as long as a job.
+                    finished = queries.next_outcome(0 if jobs else _POLL_SECONDS)
                     if finished is None and self._cancelled.is_set():
                         raise JobCancelledError("the run was stopped", remedy="run it again")
                     while finished is not None:  # all of them: `more` may plan for as long as a job runs

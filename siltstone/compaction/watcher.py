@@ -117,6 +117,7 @@ class Watcher:
         self._planner: PlannerSettings = replace(options.planner(settings), paced=True)
         self._interval_seconds = interval_seconds
         self._looks_elsewhere = False
+        self._unclaimed = 0  # jobs that waited after the last plan, without those that were claimed since
         # Not the catalog's clock, which is a query: an outage must not stop the loop itself.
         self._machine_clock = SystemClock()
         self._outage = Outage(
@@ -214,6 +215,7 @@ class Watcher:
         self._looks_elsewhere = planned.is_elsewhere
         self.status.run.add_plan(planned)
         self.status.jobs_waiting, self.status.jobs_deferred = planned.waiting, planned.deferred
+        self._unclaimed = planned.waiting
         return planned.waiting
 
     def _start(self) -> bool:
@@ -265,25 +267,36 @@ class Watcher:
         if jobs:
             self._log.debug("running jobs", jobs=[str(job.spec.job_id) for job in jobs])
         self.status.jobs_running += len(jobs)
+        self._unclaimed = max(0, self._unclaimed - len(jobs))
         self.status.run.begin(len(jobs))
         return jobs
 
     def _further_jobs(self, stopped: threading.Event, free: int) -> FoundJobs:
-        """Plan for `free` slots, or ahead for the next one, while jobs run; claim jobs for the free slots.
+        """Claim jobs for `free` slots, or plan ahead for the next one, while jobs run.
 
-        The claim is last, because an error after it would forget the jobs.
+        Plan before the claim only if no job waits, because free slots are idle meanwhile. The claim is last,
+        because an error after it would forget the jobs.
         """
         if stopped.is_set():
             return FoundJobs()
         if self._context.catalog.circuit_breaker.pause() is not None:
             return FoundJobs()  # the next poll checks the workers before a job tests whether it can end
-        waiting = self._plan(max(free, 1), stopped, may_wait=False)
+        if free and self._unclaimed:
+            self._context.catalog.sessions.check_schema()
+            self._note_success()
+            if jobs := self._claim(free):
+                return FoundJobs(jobs, self._unclaimed)
+        self._plan(max(free, 1), stopped, may_wait=False)
+        self._note_success()
+        jobs = self._claim(free)
+        return FoundJobs(jobs, self._unclaimed)
+
+    def _note_success(self) -> None:
+        """Update the status after the catalog has responded while jobs run."""
         self._measure_backlog()
         self.status.last_poll_ms = self._machine_clock.now_ms()
         self._outage.succeeded()
         self.status.outage_seconds = self._outage.seconds
-        jobs = self._claim(free)
-        return FoundJobs(jobs, waiting - len(jobs))
 
     def _record_outcome(self, outcome: JobOutcome) -> None:
         self.status.add(outcome)

@@ -140,6 +140,7 @@ class Driver:
     """Runs jobs with given results, in this order; None means that a wait ends without a result.
 
     `further` are jobs for the calls of `more`, in their order. `running` are the arguments of these calls.
+    `waits` are the seconds that the driver was ready to wait for each result.
     """
 
     clock: ManualClock
@@ -149,6 +150,7 @@ class Driver:
     """The jobs that the tasks received."""
     further: list[list[Job]] = field(default_factory=list)
     running: list[int] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def more(self, running: int) -> list[Job]:
@@ -176,6 +178,7 @@ class Driver:
 
             def next_outcome(_self, seconds: float) -> tuple[UUID, Result] | None:  # noqa: N805
                 self.clock.advance(seconds)
+                self.waits.append(seconds)
                 result = next(remaining)
                 if isinstance(result, BaseException):
                     raise result
@@ -217,6 +220,18 @@ def test_results_are_published_and_counts_are_summed(driver: Driver, monkeypatch
     assert report.seconds["write"] == 2.0
     assert report.as_dict()["get_requests_per_input_file"] == 2.0
     assert [outcome.job.spec.job_id.int for outcome in driver.outcomes] == [2, 1]
+
+
+def test_further_jobs_are_planned_as_soon_as_jobs_have_started(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan takes about as long as a job, so a driver that waited before would leave its slots idle."""
+    driver.further = [[], [], [job(2)]]
+
+    driver.run(monkeypatch, [job(1)], None, None, succeeded(1), None, succeeded(2))
+
+    assert driver.running[:4] == [1, 1, 0, 1]
+    assert [wait > 0 for wait in driver.waits] == [False, True, True, False, True]
 
 
 def test_time_in_the_queue_does_not_shorten_the_grace_of_tombstones(

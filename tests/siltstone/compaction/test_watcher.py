@@ -237,6 +237,24 @@ def test_a_slot_gets_another_job_while_the_others_go_on(log: Log) -> None:
     assert log.is_compacted()
 
 
+def test_free_slots_get_the_waiting_jobs_before_more_are_planned(log: Log) -> None:
+    """A plan examines one file here. Both slots would be idle while it is made."""
+    for number in range(3):
+        log.add(f"topic-{number}")
+    watcher = log.watcher(InProcessSession(2), max_plan_files=1)
+    stopped = threading.Event()
+    assert watcher._plan(1, stopped) == 1
+
+    def plans() -> int:
+        return log.catalog.operation_counts()["planning.ingestion_files"].calls
+
+    before = plans()
+    assert len(watcher._further_jobs(stopped, 2).jobs) == 1
+    assert plans() == before
+    assert len(watcher._further_jobs(stopped, 1).jobs) == 1
+    assert plans() > before
+
+
 def test_an_outage_ends_the_supply_but_not_the_jobs(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """The poll then fails like any other that meets the outage."""
     for number in range(5):
