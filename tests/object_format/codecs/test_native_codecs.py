@@ -222,13 +222,14 @@ def test_the_kernel_stops_at_the_end_of_its_memory(codec: Codec, capacity: int) 
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, *sorted(NATIVE)])
-def test_compressed_batches_that_do_not_fit_are_refused(codec: Codec) -> None:
-    """Nothing is written after the memory."""
+@pytest.mark.parametrize("last", [2, 3])
+def test_compressed_batches_that_do_not_fit_are_refused(codec: Codec, last: int) -> None:
+    """Nothing is written after the memory. The batch with number `last` of four is the last rewritten one."""
     codec_table = native_codec_table()
     assert codec_table is not None
     batch = encode_batch([1, 2], [b"a", b"b"], [b"x" * 50, b"y" * 30])
     source = readable(batch * 4)
-    bounds = [(len(batch) * n, len(batch) * (n + 1), int(codec), 0) for n in (1, 2)]
+    bounds = [(len(batch) * n, len(batch) * (n + 1), int(codec), 0) for n in range(1, last + 1)]
 
     def compressed(size: int) -> tuple[int, bytes]:
         out, rewritten = np.full(size + 64, 7, np.uint8), np.array(bounds)
