@@ -109,6 +109,10 @@ def with_keys(result: JobResult, *, unique: bool) -> JobResult:
     )
 
 
+def _key(extent: Extent) -> tuple[UUID, int, int]:
+    return extent.topic_id, extent.partition, extent.base_offset
+
+
 @dataclass
 class Scene:
     """Catalog with a session."""
@@ -190,13 +194,17 @@ class Scene:
         for extent in extents:
             by_file.setdefault(extent.file_id, []).append(extent)
         live = {each.file_id: each.live_extents for each in self.catalog.planning.files_of(by_file)}
+        # Some of these extents may be gone, and as many others of the file may be left.
+        left = {_key(each) for each in self.catalog.planning.extents_of_files(by_file)}
         inputs = tuple(
             JobInput(
                 file_id=file_id,
                 object_name=group[0].object_name,
                 size=1000,
                 extents=tuple(sorted(group, key=lambda each: (each.position, each.base_offset))),
-                is_whole=self.claims_files and len(group) == live.get(file_id),
+                is_whole=self.claims_files
+                and len(group) == live.get(file_id)
+                and left.issuperset(map(_key, group)),
             )
             for file_id, group in by_file.items()
         )
