@@ -200,3 +200,9 @@ def test_decompression_bombs_stay_within_the_limit() -> None:
     grown = {line.split()[0]: int(line.split()[1]) for line in done.stdout.splitlines()}
     assert sorted(grown) == sorted(codec.name for codec in COMPRESSED)
     assert max(grown.values()) < 2 * MAX_DECOMPRESSED_BATCH_BYTES + 16 * 2**20
+
+
+def test_much_data_is_compressed_to_one_gzip_member_in_parts() -> None:
+    data = random.Random(1).randbytes(5 << 19)  # 2.5 parts
+
+    assert gzip.decompress(compress(Codec.GZIP, data)) == data

@@ -19,9 +19,14 @@ from object_format.codecs.native import NATIVE, SCRATCH_BYTES, native_codec_tabl
 from object_format.codecs.zstd_library import zstd
 from object_format.dedupe import filter_batches
 from object_format.errors import Fault, MalformedBatchError
-from object_format.kernels.batches.layout import BATCH_OVERHEAD
+from object_format.kernels.batches.layout import BATCH_OVERHEAD, BATCH_ROW
 from object_format.kernels.codecs.lz4_frame import LZ4_DECOMPRESS, lz4_into
-from object_format.kernels.codecs.native import compress_batches, compress_into, decompress_rows
+from object_format.kernels.codecs.native import (
+    chunk_end,
+    compress_batches,
+    compress_into,
+    decompress_rows,
+)
 from object_format.record_batch import decompression
 from object_format.record_batch.headers import scan_batches
 from object_format.record_batch.records import Record, decode_batches, encode_batch
@@ -423,3 +428,44 @@ def test_forged_frames_are_read_as_by_the_library(frame: bytes) -> None:
     if not found and len(frame) > 4 and frame[4] & 1:
         return
     assert found == expected
+
+
+def chunk_end_by_rule(sizes: list[int], is_native: list[bool], first: int, capacity: int) -> int:
+    """Return the end of a chunk: batches that kernels open if the first one is such, otherwise the others.
+
+    Kernels open no batch behind one of which a second would not fit. The other ones may be too large alone.
+    """
+    end, used, last = first, 0, 0
+    while end < len(sizes) and is_native[end] and used + last < capacity and used + sizes[end] <= capacity:
+        last = sizes[end]
+        used += last
+        end += 1
+    if end > first:
+        return end
+    end, used = first + 1, sizes[first]
+    while end < len(sizes) and not is_native[end] and used + sizes[end] <= capacity:
+        used += sizes[end]
+        end += 1
+    return end
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.sampled_from(Codec)), min_size=1, max_size=12),
+    st.data(),
+    st.booleans(),
+)
+def test_a_chunk_of_opened_batches_ends_where_the_rule_says(
+    batches: list[tuple[int, Codec]], data: st.DataObject, native: bool
+) -> None:
+    first = data.draw(st.integers(0, len(batches) - 1))
+    capacity = data.draw(st.integers(0, 40))
+    sizes = [size for size, _ in batches]
+    rows = np.zeros(len(batches), BATCH_ROW)
+    ends = np.cumsum(sizes)
+    rows["records_start"], rows["records_end"] = ends - sizes, ends
+    rows["attributes"] = [int(codec) for _, codec in batches]
+    is_native = [native and codec >= Codec.LZ4 for _, codec in batches]
+
+    end = chunk_end(rows, np.arange(len(batches)), first, capacity, native)
+
+    assert end == chunk_end_by_rule(sizes, is_native, first, capacity)

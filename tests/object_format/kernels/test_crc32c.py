@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import crc32c
 import numpy as np
 from hypothesis import given
@@ -28,3 +30,12 @@ def test_tables_do_the_work_of_the_instruction(data: bytes, start: int, before: 
     after = int(extend_by_tables(np.uint64(before ^ MASK), readable(data), start, words)) ^ MASK
 
     assert after == crc32c.crc32c(data[start : start + 8 * words], before)
+
+
+@given(st.binary(max_size=40), st.integers(0, 7), st.integers(0, MASK))
+def test_a_processor_without_the_instruction_computes_the_same(data: bytes, start: int, before: int) -> None:
+    start = min(start, len(data))
+    with patch.dict(extend_by_range.py_func.__globals__, {"_HAS_INSTRUCTION": False}):
+        after = extend_by_range.py_func(before, readable(data), start, len(data))
+
+    assert after == crc32c.crc32c(data[start:], before)
