@@ -120,6 +120,13 @@ def test_ranges_near_each_other_cost_one_lookup() -> None:
     assert cost(1000) == cost(1)
 
 
+@pytest.mark.parametrize("span", [(1 << 18) - 1, 1 << 18, (1 << 18) + 1])
+def test_a_range_of_about_a_window_has_all_of_its_values(span: int) -> None:
+    window = SetWindow(OffsetSet.of(BitMap64([5, 5 + span, 6 + span])))
+
+    assert window.between(5, 5 + span).tolist() == [5, 5 + span]
+
+
 @pytest.mark.parametrize("end", [64 * 64 + 1, 64 * 65, 64 * 66])
 @pytest.mark.parametrize("others", [[], [5000], [5119, 5120, 65_535], [1 << 16]])
 def test_words_of_a_container_change_no_others(end: int, others: list[int]) -> None:

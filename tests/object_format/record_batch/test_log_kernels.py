@@ -292,6 +292,9 @@ def test_epochs_begin_where_they_change(headers: list[Header]) -> None:
     assert (entries[count:] == -9).all()
 
 
+_LONG_RUN = {"producer_id": 5, "producer_epoch": 0, "base_sequence": -2, "attributes": 0}
+
+
 @given(
     rows(
         producer_id=usually(5, 0, -1, 6),
@@ -303,8 +306,12 @@ def test_epochs_begin_where_they_change(headers: list[Header]) -> None:
     st.sampled_from([0, 7, _TOP - 1, _TOP - 2]),
     st.booleans(),
 )
+@example([_LONG_RUN | {"last_offset_delta": 2**30 - 2}], 0, False)
+@example([_LONG_RUN | {"last_offset_delta": 2**30 - 1}], 0, False)
+@example([_LONG_RUN | {"last_offset_delta": 2**29 - 1}] * 2, 0, False)
 def test_producers_are_classified(columns: list[dict[str, int]], start: int, none: bool) -> None:
     """Sequence number -2 stands for the expected one."""
+    columns = [dict(each) for each in columns]
     expected = start
     for each in columns:
         if none:
