@@ -107,13 +107,14 @@ def test_lookups_of_ascending_ranges_are_linear(gap: int) -> None:
     assert cost(4000) <= 2 * cost(2000) + 10
 
 
-def test_ranges_near_each_other_cost_one_lookup() -> None:
+@pytest.mark.parametrize("start", [0, 10**9])
+def test_ranges_near_each_other_cost_one_lookup(start: int) -> None:
     """The window has the values behind the first range, too."""
 
     def cost(ranges: int) -> int:
-        bitmap = CountingBitmap(range(100_000))
+        bitmap = CountingBitmap(range(start, start + 100_000))
         window = SetWindow(OffsetSet.of(bitmap))
-        for first in range(0, 100 * ranges, 100):
+        for first in range(start, start + 100 * ranges, 100):
             assert window.between(first, first + 99).tolist() == list(range(first, first + 100))
         return bitmap.look_ups
 
@@ -127,6 +128,15 @@ def test_a_range_of_about_a_window_has_all_of_its_values(span: int) -> None:
     assert window.between(5, 5 + span).tolist() == [5, 5 + span]
 
 
+def test_the_first_value_behind_a_window_is_read() -> None:
+    end = 1 << 18
+    window = SetWindow(OffsetSet.of(BitMap64([0, end - 1, end, end + 1])))
+
+    assert window.between(0, 9).tolist() == [0]
+    assert window.between(1, end - 1).tolist() == [end - 1]
+    assert window.between(1, end).tolist() == [end - 1, end]
+
+
 @pytest.mark.parametrize("end", [64 * 64 + 1, 64 * 65, 64 * 66])
 @pytest.mark.parametrize("others", [[], [5000], [5119, 5120, 65_535], [1 << 16]])
 def test_words_of_a_container_change_no_others(end: int, others: list[int]) -> None:
@@ -135,13 +145,18 @@ def test_words_of_a_container_change_no_others(end: int, others: list[int]) -> N
     assert bitmap_of(values) == BitMap64(values.tolist())
 
 
-@pytest.mark.parametrize("first", [0, 60_000, 65_535])
-def test_a_bitmap_is_written_only_to_its_memory(first: int) -> None:
-    values = np.arange(first, 65_536)
+@pytest.mark.parametrize(
+    ("first", "end"), [(0, 65_536), (60_000, 65_536), (65_535, 65_536), (65_000, 140_000)]
+)
+def test_a_bitmap_fills_its_memory_and_no_more(first: int, end: int) -> None:
+    values = np.arange(first, end)
     size = serialized_size(values)
-    memory = np.full(size + 8, 0xEE, np.uint8)
+    memories = [np.full(size + 8, before, np.uint8) for before in (0xEE, 0x11)]
 
-    serialize(values, memory[:size])
+    for memory in memories:
+        serialize(values, memory[:size])
 
-    assert BitMap64.deserialize(memory[:size].tobytes()) == BitMap64(values.tolist())
-    assert (memory[size:] == 0xEE).all()
+    written = memories[0][:size].tobytes()
+    assert BitMap64.deserialize(written) == BitMap64(values.tolist())
+    assert memories[1][:size].tobytes() == written
+    assert (memories[0][size:] == 0xEE).all()

@@ -113,6 +113,16 @@ def test_holes_equal_the_slow_model_around_container_and_group_boundaries(
     assert _written(survivors, base, last) == slow_holes(survivors, base, last)
 
 
+@pytest.mark.parametrize(
+    "survivors", [[65_536], [65_535, 65_536, 65_537], [65_536, 131_072], [0, 65_536, 70_000]]
+)
+@pytest.mark.parametrize("base", [0, 2**32 - 65_536])
+def test_a_survivor_that_begins_a_container_is_no_hole(base: int, survivors: list[int]) -> None:
+    present = BitMap64([base + each for each in survivors])
+
+    assert _written(present, base, base + 200_000) == slow_holes(present, base, base + 200_000)
+
+
 @pytest.mark.parametrize("span", [1, 2, 65_535, 65_536, 65_537, 2**32 - 1, 2**32, 2**32 + 1, 2**33])
 def test_holes_without_survivors_without_holes_and_with_one_survivor(span: int) -> None:
     base = 2**32 - 70_000

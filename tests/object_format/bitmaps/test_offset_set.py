@@ -53,7 +53,9 @@ def test_a_set_equals_its_model(parts: list[list[int]], one: int, other: int) ->
     assert list(found) == sorted(model)
     found.pack()
     assert list(found) == sorted(model)
-    for first, last in ((min(one, other), max(one, other)), (0, 2 * GAP), (GAP, GAP), (5, 100)):
+    borders = [(each + low, each + high) for each in sorted(model)[:5] for low, high in ((-9, -1), (1, 9))]
+    drawn = (min(one, other), max(one, other))
+    for first, last in (drawn, (0, 2 * GAP), (GAP, GAP), (5, 100), *((max(a, 0), b) for a, b in borders)):
         within = sorted(each for each in model if first <= each <= last)
         assert found.between(first, last).tolist() == within
         assert SetWindow(found).between(first, last).tolist() == within

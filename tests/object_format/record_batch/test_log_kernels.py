@@ -306,6 +306,7 @@ _LONG_RUN = {"producer_id": 5, "producer_epoch": 0, "base_sequence": -2, "attrib
     st.sampled_from([0, 7, _TOP - 1, _TOP - 2]),
     st.booleans(),
 )
+@example([_LONG_RUN | {"last_offset_delta": 2}] * 3, 7, False)
 @example([_LONG_RUN | {"last_offset_delta": 2**30 - 2}], 0, False)
 @example([_LONG_RUN | {"last_offset_delta": 2**30 - 1}], 0, False)
 @example([_LONG_RUN | {"last_offset_delta": 2**29 - 1}] * 2, 0, False)
