@@ -67,13 +67,13 @@ class ObjectCheck:
                 kind=DifferenceKind.MISSING_OBJECT,
                 object_name=file.object_name,
                 expected=f"an object of {file.size} bytes",
-                found=f"no such object with {self._records_of(file)}",
+                found=f"no such object{self._records_of(file) if self.findings.has_room else ''}",
                 remedy="restore the object from a copy, or delete its records",
             )
         )
 
     def _records_of(self, file: CatalogFile) -> str:
-        """Name the partitions and offsets of a file's records: the operator may have to delete them."""
+        """Return a text with the partitions and offsets of a file's records, which may have to be deleted."""
         extents = self.catalog.planning.extents_of_files([file.file_id])
         found = self.catalog.topics.by_ids(sorted({each.topic_id for each in extents[:_MAX_EXTENTS]}))
         topics = {topic.topic_id: topic.name for topic in found}
@@ -83,7 +83,7 @@ class ObjectCheck:
             for each in extents[:_MAX_EXTENTS]
         ]
         more = len(extents) - len(shown)
-        return ", ".join(shown) + (f", and {more} more" if more else "")
+        return (" with " + ", ".join(shown) if shown else "") + (f", and {more} more" if more else "")
 
     def _with_both(self, file: CatalogFile, info: ObjectInfo) -> None:
         if file.dead_ms is not None:

@@ -109,12 +109,17 @@ class Findings:
     checked: dict[str, int] = field(default_factory=dict)
     pending: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def has_room(self) -> bool:
+        """Return True unless further differences are only counted."""
+        return len(self.differences) < self.max_differences
+
     def add(self, difference: Difference) -> None:
         """Add a difference; beyond the bound only count it."""
         self.total += 1
         self.repaired += difference.repaired
         self.kinds.add(difference.kind)
-        if len(self.differences) < self.max_differences:
+        if self.has_room:
             self.differences.append(difference)
 
     def count(self, name: str, number: int = 1) -> None:

@@ -140,6 +140,22 @@ def test_an_emptied_store_is_the_first_difference(populated: System) -> None:
     assert {each.kind for each in others} == {DifferenceKind.MISSING_OBJECT}
 
 
+def test_records_are_named_only_for_the_differences_that_are_kept(populated: System) -> None:
+    """With the wrong store, every file is missing, and each has thousands of extents."""
+    files = [*live_files(populated, "ingestion"), *live_files(populated, "compacted")]
+    for file in files:
+        populated.path_of(file.object_name).unlink()
+
+    def queries() -> int:
+        found = populated.catalog.operation_counts().get("planning.extents_of_files")
+        return 0 if found is None else found.calls
+
+    before = queries()
+    report = fsck(populated.catalog, populated.store, populated.clock, max_differences=1)
+    assert report.differences_total == len(files) > 1
+    assert queries() == before + 1
+
+
 @pytest.mark.parametrize("kind", ["ingestion", "compacted"])
 def test_a_missing_object_is_found(populated: System, kind: str) -> None:
     """Its records are named, so that DeleteRecords can pass over them."""
