@@ -46,6 +46,8 @@ REPORT_PERIOD_MS: Final = 60_000
 Gaps in the sequences of producers, and the names of lost topics, are kept open for them. An agent needs up to
 half of it to notice that its server does not respond any more.
 """
+READOPTION_WAIT_MS: Final = 30_000
+"""Time from the beginning of an epoch in which a readoption waits for agents that have not reported yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +281,11 @@ class LostCommits:
 
     def unverified(self, silent_ms: int) -> int:
         """Return how many agents that lived when the incarnation began have not compared their commits."""
-        params = {"silent_ms": silent_ms, "now_ms": self._database.injected_now_ms}
+        params = {
+            "silent_ms": silent_ms,
+            "wait_ms": READOPTION_WAIT_MS,
+            "now_ms": self._database.injected_now_ms,
+        }
         (row,) = self._database.read("lost_commits.unverified", _SQL["count_unverified"], params)
         return int(row.sessions)
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from catalog.errors import MissingTopicsError
+from catalog.lifecycle.lost_commits import READOPTION_WAIT_MS
 from catalog.model import PartitionId
 from core.errors import CorruptDataError, NotFoundError
 from maintenance.readopt.file_contents import read_contents
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from object_store.interface import ObjectStore
 
 _POLL_SECONDS: Final = 1.0
-_MAX_WAIT_SECONDS: Final = 30.0
 
 
 def readopt(
@@ -103,10 +103,10 @@ def wait_for_agents(
     `on_wait` gets the number of agents.
 
     The age counts by the catalog's clock. It may have stepped back since, so the wait takes no longer than
-    30 s by the clock of this process.
+    `READOPTION_WAIT_MS` by the clock of this process.
     """
     catalog.incarnations.ensure()
-    until = clock.monotonic() + _MAX_WAIT_SECONDS
+    until = clock.monotonic() + READOPTION_WAIT_MS / 1000
     while clock.monotonic() < until and (agents := catalog.lost_commits.unverified(silent_ms)):
         on_wait(agents)
         clock.sleep(_POLL_SECONDS)

@@ -101,7 +101,7 @@ LIMIT %(limit)s;
 WITH fenced AS (
     SELECT unsettled, heartbeat_ms, heartbeat_ms > now_ms AS is_in_future
     FROM sessions, coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
-    WHERE state = 'fenced' AND closed_ms > now_ms - 30000
+    WHERE state = 'fenced' AND closed_ms > now_ms - %(wait_ms)s::bigint
 )
 SELECT count(*) AS sessions FROM fenced
 WHERE unsettled = 'unverified'
