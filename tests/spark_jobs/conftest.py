@@ -10,9 +10,10 @@ import pytest
 from object_store.local.store import LocalStore
 from object_store.open import StoreConfig
 from spark_jobs.compact import run_jobs
-from spark_jobs.session.spark_session import SparkSettings, spark_session
+from spark_jobs.session.spark_session import spark_session
 from tests.fixtures.ports import lasting_ports
 from tests.spark_jobs.catalog_log import CatalogLog
+from tests.spark_jobs.connect_server import connect_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,15 +40,7 @@ class SparkForTests:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkForTests]:
     (port,) = lasting_ports(1)  # Java binds it some seconds later
-    settings = SparkSettings(
-        master="local[2]",
-        conf={
-            "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-            "spark.connect.grpc.binding.address": "127.0.0.1",
-            "spark.connect.grpc.binding.port": str(port),
-        },
-    )
-    with spark_session(settings) as session:
+    with spark_session(connect_settings(port)) as session:
         yield SparkForTests(session, f"sc://127.0.0.1:{port}")
 
 

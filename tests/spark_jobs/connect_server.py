@@ -44,8 +44,9 @@ def connect_server(port: int, directory: Path) -> Iterator[None]:
             os.killpg(server.pid, signal.SIGKILL)
 
 
-def _serve(port: int) -> None:
-    settings = SparkSettings(
+def connect_settings(port: int) -> SparkSettings:
+    """Return the settings of a session that also serves Spark Connect at a port."""
+    return SparkSettings(
         master="local[2]",
         conf={
             "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
@@ -53,8 +54,11 @@ def _serve(port: int) -> None:
             "spark.connect.grpc.binding.port": str(port),
         },
     )
+
+
+def _serve(port: int) -> None:
     clock = SystemClock()
-    with spark_session(settings):
+    with spark_session(connect_settings(port)):
         while True:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
