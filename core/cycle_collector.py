@@ -18,7 +18,7 @@ def collector_paused() -> Iterator[None]:
     time of a plan, a publication or a group of small sections. Use it for work that is bounded and makes no
     cycles, so that reference counts free everything.
 
-    Threads may pause at the same time. The first one to end then resumes the collector for all.
+    Threads may pause at the same time. The one that began first resumes the collector for all.
     """
     was_enabled = gc.isenabled()
     gc.disable()

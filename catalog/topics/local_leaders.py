@@ -14,7 +14,6 @@ starts again in another one.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -86,9 +85,11 @@ class LocalLeaders:
         }
 
         def work(transaction: Transaction) -> None:
-            with suppress(CatalogUnavailableError):
+            try:
                 check_no_lost_topics(transaction, self._incarnations)
-                transaction.send(_SQL["claim_partitions"], params)
+            except CatalogUnavailableError:
+                return
+            transaction.send(_SQL["claim_partitions"], params)
 
         self._database.transact("local_leaders.claim", work)
 
