@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import sys
 import tempfile
 import time
@@ -33,12 +34,13 @@ from tests.mutation.mutants import mutant_at, positions_of
 from tests.mutation.targets import TARGETS, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from tests.mutation.mutants import Mutant, Position
 
 EXPLAINED: Final = Path(__file__).parent / "explained.toml"
 MIN_SCORE: Final = 0.95
+_SURVIVOR: Final = re.compile(r"(\S+\.py):\d+: (.*)  ->  (.*)  \(\d+ tests\)")  # the line that `judge` prints
 
 
 class Row(NamedTuple):
@@ -68,6 +70,12 @@ def explained(path: Path = EXPLAINED) -> dict[tuple[str, str, str], str]:
     return {(each["module"], each["before"], each["after"]): each["reason"] for each in entries}
 
 
+def survivors(path: Path) -> set[tuple[str, str, str]]:
+    """Return the keys of the survivors in the output of an earlier run."""
+    found = map(_SURVIVOR.fullmatch, path.read_text().splitlines())
+    return {(each[1], each[2], each[3]) for each in found if each is not None}
+
+
 def sample(positions: list[Position], most: int | None, seed: int) -> list[Position]:
     """Return at most that many positions of a module, the same in each run with a seed."""
     if most is None or len(positions) <= most:
@@ -75,8 +83,16 @@ def sample(positions: list[Position], most: int | None, seed: int) -> list[Posit
     return sorted(random.Random(seed).sample(positions, most))
 
 
-def judge(name: str, target: Target, directory: Path, *, processes: int, seed: int) -> Row:
-    """Judge the mutants of a target, and print the survivors."""
+def judge(
+    name: str,
+    target: Target,
+    directory: Path,
+    *,
+    processes: int,
+    seed: int,
+    again: Collection[tuple[str, str, str]] | None = None,
+) -> Row:
+    """Judge the mutants of a target, or only those with the keys `again`, and print the survivors."""
     begun = time.monotonic()
     collect(target.tests, target.interpreted)
     baseline = measure(target.modules, target.tests, directory)
@@ -84,15 +100,18 @@ def judge(name: str, target: Target, directory: Path, *, processes: int, seed: i
         require_survival_of_unchanged(module, baseline, directory)
     found = [list(positions_of(ROOT, module)) for module in target.modules]
     chosen = [position for each in found for position in sample(each, target.most, seed)]
+    mutants = [each for each in (mutant_at(ROOT, position) for position in chosen) if each is not None]
+    if again is not None:
+        mutants = [each for each in mutants if each.key in again]
     prepared = time.monotonic()
     _say(
-        f"{name}: {len(chosen)} mutants, {len(baseline.seconds)} tests; prepared in {prepared - begun:.0f} s"
+        f"{name}: {len(mutants)} mutants, {len(baseline.seconds)} tests; prepared in {prepared - begun:.0f} s"
     )
     reasons, known = explained(), 0
 
     def unexplained() -> Iterator[Mutant]:
         nonlocal known
-        for mutant in filter(None, (mutant_at(ROOT, position) for position in chosen)):
+        for mutant in mutants:
             if mutant.key in reasons:
                 known += 1
             else:
@@ -116,10 +135,14 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", help="default: all", choices=[*TARGETS, []])
     parser.add_argument("--most", type=int, help="judge a random sample of that many mutants of each module")
     parser.add_argument("--seed", type=int, default=0, help="each seed has another random sample")
+    parser.add_argument(
+        "--again", type=Path, metavar="FILE", help="judge the survivors that FILE lists again"
+    )
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     os.chdir(ROOT)
     os.environ["HYPOTHESIS_PROFILE"] = "mutants"
+    again = survivors(options.again) if options.again else None
     rows = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as name, directory_in_memory() as memory:
         directory = Path(name)
@@ -131,10 +154,11 @@ def main() -> int:
                 rows.append(
                     judge(
                         target,
-                        chosen._replace(most=options.most or chosen.most),
+                        chosen._replace(most=None if again else options.most or chosen.most),
                         directory,
                         processes=options.processes,
                         seed=options.seed,
+                        again=again,
                     )
                 )
     _say("| target | mutants | judged | killed | explained | survived | score |")

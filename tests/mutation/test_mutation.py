@@ -7,7 +7,7 @@ import sys
 from types import FunctionType
 from typing import TYPE_CHECKING
 
-from tests.mutation.__main__ import explained
+from tests.mutation.__main__ import explained, survivors
 from tests.mutation.interpreted import PythonKernels
 from tests.mutation.judge import ROOT
 from tests.mutation.mutants import mutant_at, positions_of
@@ -76,6 +76,16 @@ def test_kernels_run_as_python_if_a_target_says_so(tmp_path: Path, monkeypatch: 
     del sys.modules["some_kernels"]
     assert isinstance(module.first, FunctionType)
     assert module.first([5, 6]) == 5
+
+
+def test_survivors_are_read_from_the_output_of_a_run(tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    output.write_text(
+        "planner: 2 mutants, 186 tests; prepared in 72 s\n"
+        "planner/score.py:7: return a < b  ->  return a <= b  (10 tests)\n"
+        "planner: 1.2 s for each mutant; 1 killed by a failing test, 1 survived\n"
+    )
+    assert survivors(output) == {("planner/score.py", "return a < b", "return a <= b")}
 
 
 def test_every_target_names_existing_files() -> None:
