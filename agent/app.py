@@ -114,7 +114,7 @@ class Agent:
             monitoring.catalog,
             monitoring.heartbeats,
             on_excluded=self._stop_excluded,
-            undelete_local=lambda: self.data.local_logs.undelete_lost(),  # noqa: PLW0108  # `data` follows
+            restore_local=lambda: self.data.local_logs.restore_lost(),  # noqa: PLW0108  # `data` follows
         )
         follower = self.access.acl_follower
         channels = {} if follower is None else {ACL_CHANNEL: follower.notify}

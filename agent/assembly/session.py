@@ -28,11 +28,11 @@ def create_session(
     heartbeat_time: CallTime,
     *,
     on_excluded: Callable[[SchemaVersionError], None],
-    undelete_local: Callable[[], None],
+    restore_local: Callable[[], None],
 ) -> Session:
     """Return the session, which recovers acknowledged commits that the catalog has lost.
 
-    `undelete_local` undeletes local topics whose undeletion was lost; it blocks.
+    `restore_local` restores the local topics that were lost; it blocks.
     """
     settings = resources.settings
     loop = asyncio.get_running_loop()
@@ -44,7 +44,7 @@ def create_session(
         silent_ms=settings.broker_silent_ms,
         pool=resources.pools.catalog,
         metrics=resources.metrics,
-        undelete_local=undelete_local,
+        restore_local=restore_local,
     )
     return Session(
         resources.catalog.sessions,

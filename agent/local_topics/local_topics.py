@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from agent.cluster.brokers import Brokers
     from agent.local_topics.disks.disk_pools import DiskPools
+    from agent.local_topics.disks.known_topics import KnownTopics
     from agent.local_topics.leaders import LeaderDirectory
     from agent.local_topics.moves.log_mover import LogMover
     from agent.local_topics.transactions.transaction_verifier import TransactionVerifier
@@ -126,6 +127,7 @@ class LocalTopics:
         verifier: TransactionVerifier,
         failed_producers: FailedProducers,
         sync_soon: Callable[[Path], None],
+        known_topics: KnownTopics,
         recorded_directories: Collection[UUID] = (),
     ) -> None:
         self._manager = manager
@@ -139,6 +141,7 @@ class LocalTopics:
         self._verifier = verifier
         self._failed = failed_producers
         self._sync_soon = sync_soon
+        self._known_topics = known_topics
         self._reopening = PartitionLocks()
         self._queues: dict[tuple[PartitionId, int | None], deque[_Item]] = {}
         self._recorded_directories = set(recorded_directories)
@@ -246,6 +249,7 @@ class LocalTopics:
             log_config_of(topic.config),
         )
         log = await self._pool.run(create)
+        self._known_topics.note([topic])  # before it has a record
         directory_id = self._manager.directory_id(log.directory.parent)
         if directory_id is None:
             raise LogDirectoryOfflineError(

@@ -96,13 +96,13 @@ class LocalLogService:
         self._appends = AppendRouter(write_path)
         return self._appends
 
-    def undelete_lost(self) -> None:
-        """Undelete the topics of open logs whose undeletion a failover has lost, and lead their partitions.
+    def restore_lost(self) -> None:
+        """Create or undelete the topics of open logs that a failover has lost, and lead their partitions.
 
         Blocks.
         """
         if self.storage is not None:
-            self.storage.undelete_lost()
+            self.storage.restore_lost()
             claim_found_logs(self._catalog.local_leaders, self.node_id, self.storage.manager)
 
     async def open(self) -> int:
@@ -134,6 +134,7 @@ class LocalLogService:
                 leaders=self._catalog.local_leaders,
                 clock=self._clock,
                 ids=self._ids,
+                epoch=lambda: self._epoch.current,
                 settings=self._settings.local_tier,
             )
             self._opening = storage
@@ -192,6 +193,7 @@ class LocalLogService:
             verifier=verifier,
             failed_producers=self._failed_producers,
             sync_soon=self.storage.sync_soon,
+            known_topics=self.storage.known_topics,
             recorded_directories=recorded,
         )
         self.markers = MarkerWriter(

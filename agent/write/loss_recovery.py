@@ -4,7 +4,7 @@
 2. It creates topics again that got records by lost commits and whose creation was lost, too, and undeletes
    those whose undeletion was lost (`catalog.topics.lost`). It reports the lost commits only then, so that no
    agent commits them before. Until then, no client takes the names of these topics. The names of local topics
-   need this, too, so it undeletes those whose logs were written after the deletion (`undelete_local`).
+   need this, too, so it restores those of its logs with records (`restore_local`).
 3. It waits until the other agents that lived have done so, for 10 s at most: a producer may have moved
    between agents.
 4. With `automatic_readoption` it commits all reported files again, its own and those of other agents, in the
@@ -74,7 +74,7 @@ class LossRecovery:
         silent_ms: int,
         pool: WorkPool,
         metrics: AgentMetrics,
-        undelete_local: Callable[[], None] = lambda: None,
+        restore_local: Callable[[], None] = lambda: None,
     ) -> None:
         self._catalog = catalog
         self._store = store
@@ -83,7 +83,7 @@ class LossRecovery:
         self._silent_ms = silent_ms
         self._pool = pool
         self._metrics = metrics
-        self._undelete_local = undelete_local
+        self._restore_local = restore_local
         self._checking = threading.Lock()
         self._noted: set[UUID] = set()
         self._noted_epoch = -1
@@ -108,7 +108,7 @@ class LossRecovery:
         recent = self._acknowledged.recent()
         found = await self._pool.run(partial(self._catalog.lost_commits.compare, recent))
         lost = [commit for commit in recent if commit.file_id in found.lost]
-        await self._pool.run(self._undelete_local)
+        await self._pool.run(self._restore_local)
         await self._restore_topics(lost, incarnation)
         older = self._acknowledged.sessions()
         of_agent = sorted(older.union(sessions))

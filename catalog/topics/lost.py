@@ -11,8 +11,11 @@ records are not rejected. It gets its name, with two exceptions:
 The undeletion of a topic may be lost, too. Then the topic of a lost commit is deleted, in the epoch of that
 commit or in an earlier one: otherwise the commit would be in the history that survived. It is undeleted
 again, under its name or a free one, unless garbage collection has begun to remove it. A topic that was
-deleted in a later epoch stays deleted. The logs of local topics are on the disks of agents. Their leader
-epochs show whether they were written after the deletion.
+deleted in a later epoch stays deleted.
+
+The logs of local topics are on the disks of agents. A topic of which an agent has a log, and of which the
+catalog has no row, was created in the lost history: an agent with an open log knows the topic's settings. The
+leader epochs of a log show whether it was written after the deletion of its topic.
 
 Agents restore the topics that they know, in any order. A topic that may itself be a restored one therefore
 gives its name to a newer lost topic: all of its offsets are of this epoch, and it is older than the epoch.
@@ -101,6 +104,22 @@ class LostTopics:
             done += self._database.transact("topics.restore", work)
         return done
 
+    def restore_local(self, topics: Sequence[Topic], epochs: Mapping[UUID, int]) -> list[RestoredTopic]:
+        """Create local topics that the catalog does not know, or the partitions that they lack; return these.
+
+        An agent has logs of them with records. `epochs` has the epoch in which the catalog had a topic, by
+        its id, a short time ago: it would still know that it was deleted. Without a later epoch, nothing was
+        lost. The call may be repeated. CatalogReplacedError: the next epoch has not begun yet.
+        """
+        rows = self._database.read("topics.lacking", _SQL["lacking_topics"], _columns(topics))
+        lacking = {row.topic_id for row in rows}
+        newest_first = sorted(topics, key=lambda topic: topic.created_ms)[::-1]
+        done: list[RestoredTopic] = []
+        for some in _portions([topic for topic in newest_first if topic.topic_id in lacking]):
+            work = partial(self._restore_local, topics=some, epochs=epochs)
+            done += self._database.transact("topics.restore_local", work)
+        return [each for each in done if each.outcome is not Restored.DELETED]
+
     def undelete_local(self, node_id: int, leader_epochs: Mapping[PartitionId, int]) -> list[RestoredTopic]:
         """Undelete local topics whose undeletion was lost; return what became of them.
 
@@ -131,6 +150,13 @@ class LostTopics:
 
         return self._database.transact("topics.undelete_local", work)
 
+    def _restore_local(
+        self, transaction: Transaction, *, topics: Sequence[Topic], epochs: Mapping[UUID, int]
+    ) -> list[RestoredTopic]:
+        epoch = self._incarnations.check(transaction).epoch
+        lost = [topic for topic in topics if epochs[topic.topic_id] < epoch]
+        return self._restore(transaction, topics=lost, epoch=epoch, committed_epochs={}) if lost else []
+
     def _restore(
         self,
         transaction: Transaction,
@@ -145,10 +171,10 @@ class LostTopics:
         known = {row.topic_id: row for row in transaction.rows(_SQL["lock_topics"], params)}
         done = self._create(transaction, [topic for topic in topics if topic.topic_id not in known])
         for topic in topics:
-            row = known.get(topic.topic_id)
-            if row is None or not row.can_be_undeleted:
+            row, committed_epoch = known.get(topic.topic_id), committed_epochs.get(topic.topic_id)
+            if row is None or committed_epoch is None or not row.can_be_undeleted:
                 continue
-            if row.deleted_epoch <= committed_epochs.get(topic.topic_id, -1):
+            if row.deleted_epoch <= committed_epoch:
                 done.append(self._undelete(transaction, topic, row))
                 del known[topic.topic_id]
         transaction.send(_SQL["raise_partition_counts"], params)

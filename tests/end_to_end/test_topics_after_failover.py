@@ -1,4 +1,4 @@
-"""A failover loses the deletion of a topic, or its undeletion: acknowledged records are not deleted."""
+"""A failover loses the creation of a local topic, a deletion or an undeletion: no acknowledged record is."""
 
 from __future__ import annotations
 
@@ -93,11 +93,15 @@ def _start_local(cluster: Cluster, directory: Path) -> tuple[BrokerThread, Produ
     """Start an agent with a disk and a local topic, to which a producer has written."""
     agent = cluster.start_agent(local_directories=(directory,))
     cluster.catalog.topics.create(_LOCAL, 1, {"storage.mode": "local"})
-    producer = Producer(
-        {"bootstrap.servers": agent.address, "enable.idempotence": True, "message.timeout.ms": 300_000}
-    )
+    producer = _producer(agent)
     _write(producer, b"a")
     return agent, producer
+
+
+def _producer(agent: BrokerThread) -> Producer:
+    return Producer(
+        {"bootstrap.servers": agent.address, "enable.idempotence": True, "message.timeout.ms": 300_000}
+    )
 
 
 def _write(producer: Producer, value: bytes) -> None:
@@ -136,6 +140,24 @@ def test_a_local_topic_whose_deletion_was_lost_has_its_log_again(cluster: Cluste
     cluster.lose_commits(lose)
     wait_until(lambda: _has_log(agent))
     _write(producer, b"b")
+    assert _values(agent, 2) == [b"a", b"b"]
+
+
+def test_a_local_topic_whose_creation_was_lost_is_created_again(cluster: Cluster, tmp_path: Path) -> None:
+    """Only its log has the acknowledged records. The agent leads its partition again."""
+    agent = cluster.start_agent(local_directories=(tmp_path / "disk",))
+    producer, created = _producer(agent), []
+
+    def lose() -> None:
+        settings = {"storage.mode": "local", "retention.ms": "-1"}
+        created.append(cluster.catalog.topics.create(_LOCAL, 1, settings))
+        _write(producer, b"a")
+
+    cluster.lose_commits(lose)
+    wait_until(lambda: bool(cluster.catalog.topics.list()[1:]))
+    assert cluster.catalog.topics.get(_LOCAL) == created[0]
+    _write(producer, b"b")
+    assert _has_log(agent)
     assert _values(agent, 2) == [b"a", b"b"]
 
 

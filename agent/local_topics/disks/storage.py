@@ -5,7 +5,8 @@ determine the node id.
 
 The log of a deleted local topic is set aside. It is opened again if the topic is undeleted, and deleted after
 the catalog has confirmed that it cannot be. The log of a deleted object topic is only a copy of its tail, and
-is deleted at once. Any other log without a topic is renamed to a stray and kept.
+is deleted at once. If a failover has lost the creation of a local topic, it is created again. Any other log
+without a topic is renamed to a stray and kept.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 from agent.local_tier_settings import LocalTierSettings
+from agent.local_topics.disks.known_topics import KnownTopics
 from agent.local_topics.disks.log_config import log_config_of
 from agent.write.loss_recovery import log_restored_topics
 from catalog.lifecycle.deletions import TopicAbsence
@@ -97,7 +99,11 @@ class DeletionTable(Protocol):
 
 
 class LostTopicTable(Protocol):
-    """The topics whose undeletion a failover of the catalog has lost."""
+    """The local topics whose creation or undeletion a failover of the catalog has lost."""
+
+    def restore_local(self, topics: Sequence[Topic], epochs: Mapping[UUID, int]) -> Sequence[RestoredTopic]:
+        """Create those that the catalog had in an earlier one of the `epochs`, and lacks; return these."""
+        ...
 
     def undelete_local(
         self, node_id: int, leader_epochs: Mapping[PartitionId, int]
@@ -166,12 +172,15 @@ class LocalStorage:
         leaders: LeaderTable,
         clock: Clock,
         ids: Ids,
+        epoch: Callable[[], int],
         settings: LocalTierSettings | None = None,
         files: FileSystem | None = None,
     ) -> None:
         self._topics = topics
         self._deletions = deletions
         self._lost = lost
+        self.known_topics = KnownTopics(clock, epoch)
+        """The topics of the logs; who creates a log notes its topic."""
         self._leaders = leaders
         self._node_id = identity.node_id
         self._schedulers = {
@@ -238,7 +247,10 @@ class LocalStorage:
             if log.topic_id is not None and path in {None, log.directory.parent}
         ]
         try:
-            topics = self._topics_of(logs, self.manager.reopening.set_aside_logs(path))
+            waiting = self.manager.reopening.set_aside_logs(path)
+            topics = self._topics_of(logs, waiting)
+            if self._restore_lost(logs, topics):
+                topics = self._topics_of(logs, waiting)
             homeless = [log for log in logs if not _belongs_to(topics.get(_id_of(log)), log.topic_partition)]
             self._undelete(_latest_epochs(log for log in homeless if _id_of(log) not in topics))
             disposals = self._disposals([(log.topic_partition, _id_of(log)) for log in homeless], topics)
@@ -256,6 +268,9 @@ class LocalStorage:
             return
         self._outage.succeeded()
         self.manager.marks.remove(path)  # also of the logs that requests have opened
+        self.known_topics.note(topics.values())
+        # Listed before the logs: a topic that is noted meanwhile stays.
+        self.known_topics.forget(self.known_topics.ids() - {log.topic_id for log in self.manager.logs()})
         for log in logs:
             topic = topics.get(_id_of(log))
             if topic is None or not _belongs_to(topic, log.topic_partition):
@@ -303,11 +318,28 @@ class LocalStorage:
                 elif log.topic_id in topics and partition in directories:
                     self._reopen(log, topics[log.topic_id], directories[partition])
 
-    def undelete_lost(self) -> None:
-        """Undelete the topics of open logs whose undeletion a failover has lost. Reads no disk."""
+    def restore_lost(self) -> None:
+        """Create or undelete the topics of open logs whose creation or undeletion a failover has lost.
+
+        Reads no disk.
+        """
         logs = [log for log in self.manager.logs() if log.topic_id is not None]
         topics = self._topics_of(logs, ())
+        self._restore_lost(logs, topics)
         self._undelete(_latest_epochs(log for log in logs if _id_of(log) not in topics))
+
+    def _restore_lost(self, logs: Iterable[UnifiedLog], topics: Mapping[UUID, Topic]) -> bool:
+        """Create the topics of logs with records, or their partitions, that the catalog had and has lost.
+
+        Return whether there were any.
+        """
+        lost = self.known_topics.lost((_id_of(log) for log in logs if log.log_end_offset > 0), topics)
+        if not lost:
+            return False
+        epochs = {each.topic.topic_id: each.epoch for each in lost}
+        restored = self._lost.restore_local([each.topic for each in lost], epochs)
+        log_restored_topics(restored)
+        return bool(restored)
 
     def _undelete(self, epochs: Mapping[PartitionId, int]) -> None:
         """Undelete the topics whose logs were written after the deletion, as their last epochs show.

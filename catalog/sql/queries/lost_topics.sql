@@ -22,6 +22,13 @@ WHERE topic_id = ANY(%(topic_ids)s::uuid[])
 ORDER BY topic_id
 FOR UPDATE OF topics;
 
+-- name: lacking_topics
+-- Return the ids of topics that have no row, not even as deleted ones, or fewer partitions than given.
+SELECT given.topic_id
+FROM unnest(%(topic_ids)s::uuid[], %(partition_counts)s::integer[]) AS given (topic_id, partition_count)
+LEFT JOIN topics AS t USING (topic_id)
+WHERE t.topic_id IS NULL OR (t.deleted_ms IS NULL AND t.partition_count < given.partition_count);
+
 -- name: lost_local_undeletions
 -- Return the deleted local topics of which a node's logs have later leader epochs than at the deletion. So a log was
 -- opened again and written after an undeletion, which was lost when a later incarnation began. A deletion in that one

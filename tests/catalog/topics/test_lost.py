@@ -210,6 +210,28 @@ def test_a_topic_whose_undeletion_was_lost_is_undeleted(scene: Scene) -> None:
     assert [state.high_watermark for state in states] == [3, 0, 0]
 
 
+def test_a_local_topic_is_created_again_only_if_a_later_epoch_may_have_lost_it(catalog: Catalog) -> None:
+    """A deleted topic stays deleted, and one that has all of its partitions stays as it is."""
+    deleted, existing = (catalog.topics.create(name, 2, {"storage.mode": "local"}) for name in ("d", "e"))
+    catalog.topics.delete("d")
+    absent = replace(existing, topic_id=UUID(int=7), name="absent")
+    smaller = replace(existing, partition_count=1)
+    first = catalog.incarnations.current().epoch
+    topics = [deleted, smaller, absent]
+
+    def outcomes() -> list[tuple[str, Restored]]:
+        done = catalog.topics.lost.restore_local(
+            topics, dict.fromkeys((each.topic_id for each in topics), first)
+        )
+        return [(each.name, each.outcome) for each in done]
+
+    assert outcomes() == []
+    catalog.incarnations.declare_restore("a test")
+    assert outcomes() == [("absent", Restored.CREATED)]
+    assert outcomes() == []
+    assert catalog.topics.list() == [absent, existing]
+
+
 def test_a_topic_that_was_deleted_in_the_history_that_survived_stays_deleted(scene: Scene) -> None:
     """A commit of the history before that a failover has lost does not bring it back."""
     catalog = scene.catalog

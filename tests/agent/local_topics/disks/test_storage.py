@@ -48,6 +48,7 @@ class Node:
             leaders=self.catalog.local_leaders,
             clock=clock,
             ids=SystemIds(clock),
+            epoch=lambda: self.catalog.incarnations.current().epoch,
         )
         storage.open()
         self._opened.append(storage)
@@ -194,6 +195,54 @@ def test_a_log_is_deleted_only_if_its_topic_was_purged(
     assert (metrics.stray_logs, metrics.logs_set_aside, metrics.logs_waiting_for_deletion) == (1, 1, 1)
     (stray,) = node.directory.glob("lost-0.*-stray")
     assert (stray / "00000000000000000000.log").stat().st_size > 0
+
+
+def test_a_lost_topic_of_an_open_log_is_created_again(node: Node, catalog: Catalog, catalog_url: str) -> None:
+    """It gets its settings and partitions, and partitions that were added before are there again, too."""
+    storage = node.open()
+    lost, larger = (create(catalog, name) for name in ("lost", "larger"))
+    more = catalog.topics.add_partitions("larger", 2)
+    for topic in (lost, larger):
+        write(storage, topic)
+    storage.manager.get_or_create("larger", more.topic_id, 1, log_config_of(more.config)).append_as_leader(
+        batch(0, 1), 0
+    )
+    storage.sync_topics()
+    forget(catalog_url, lost)
+    with psycopg.connect(catalog_url, options="-c search_path=siltstone") as connection:
+        connection.execute("DELETE FROM partitions WHERE partition = 1")
+        connection.execute("UPDATE topics SET partition_count = 1")
+    catalog.incarnations.declare_restore("a test")
+    storage.sync_topics()
+    assert catalog.topics.list() == [more, lost]
+    assert [len(catalog.topics.partitions(topic.topic_id)) for topic in (more, lost)] == [2, 1]
+    assert node.names() == ["larger-0", "larger-1", "lost-0"]
+
+
+def test_a_topic_that_vanishes_without_a_failover_stays_away(
+    node: Node, catalog: Catalog, catalog_url: str
+) -> None:
+    """An earlier release removes the row of a deleted topic. Its log is kept."""
+    storage, topic = node.open(), create(catalog)
+    write(storage, topic)
+    storage.sync_topics()
+    forget(catalog_url, topic)
+    storage.sync_topics()
+    assert catalog.topics.list() == []
+    assert node.names() == ["rock-0.*-stray"]
+
+
+def test_the_topic_of_an_empty_log_is_not_created_again(
+    node: Node, catalog: Catalog, catalog_url: str
+) -> None:
+    """As for object topics: no record was acknowledged."""
+    storage, topic = node.open(), create(catalog)
+    storage.manager.get_or_create(topic.name, topic.topic_id, 0, log_config_of(topic.config))
+    storage.sync_topics()
+    forget(catalog_url, topic)
+    catalog.incarnations.declare_restore("a test")
+    storage.sync_topics()
+    assert catalog.topics.list() == []
 
 
 def test_a_copy_of_the_tail_is_deleted_when_its_topic_has_another_name(node: Node, catalog: Catalog) -> None:
