@@ -45,6 +45,11 @@ def _client_of_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
 
 
+def _read_nothing(pipe: Path) -> None:
+    """Let a process that waits for a reader of the pipe continue."""
+    os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))
+
+
 @pytest.mark.usefixtures("_client_of_connect")
 def test_a_watcher_continues_after_its_connect_server_has_restarted(
     catalog: Catalog, clock: Clock, tmp_path: Path, ids: Ids, monkeypatch: pytest.MonkeyPatch
@@ -86,6 +91,7 @@ def test_a_watcher_continues_after_its_connect_server_has_restarted(
         compact("after")
         with ThreadPoolExecutor(1) as threads:
             running = threads.submit(compact, "meanwhile")
+            running.add_done_callback(lambda _: _read_nothing(started))  # no worker may have opened it
             with started.open("wb"):
                 restart_server()
             running.result()
