@@ -140,6 +140,7 @@ TARGETS: Final = {
             "tests/object_format/dedupe/test_buckets.py",
             "tests/object_format/dedupe/test_dedupe.py",
             "tests/object_format/dedupe/test_early_filter.py",
+            "tests/object_format/dedupe/test_filter.py",
             "tests/object_format/dedupe/test_kernel_models.py",
             "tests/object_format/dedupe/test_key_table.py",
             "tests/object_format/dedupe/test_long_batches.py",

@@ -17,7 +17,8 @@ from object_format.dedupe import filter as filtering
 from object_format.dedupe import filter_batches, long_batches
 from object_format.errors import Fault, MalformedBatchError
 from object_format.offset_set import OffsetSet
-from object_format.record_batch.records import decode_batch, encode_batch
+from object_format.record_batch.records import Record, decode_batch, encode_batch
+from tests.object_format import model
 from tests.object_format.dedupe.test_dedupe import NOW, find, sections
 
 if TYPE_CHECKING:
@@ -106,6 +107,37 @@ def test_a_batch_with_a_delete_horizon_may_have_the_maximum_size(max_records: in
         ):
             found = filtered(tombstones(Codec.ZSTD), survivors, horizon=horizon)
         assert b"".join(found.buffers)[22] & 64 == attributes
+
+
+def test_each_of_several_batches_may_become_too_large() -> None:
+    """One keeps all of its records and is copied, one loses a record, and one is small enough."""
+    horizon = NOW + 10**9
+    counts = (50, 50, 49, 2)
+    sources = [
+        model.batch_of(
+            [Record(100 * number + each, NOW, b"%03d" % each, None) for each in range(count)],
+            codec=Codec.ZSTD,
+        )
+        for number, count in enumerate(counts)
+    ]
+    stored = [model.encode(each) for each in sources]
+    kept = {record.offset for each in sources for record in each.records} - {100, 399}
+    survivors = survivors_at(kept, kept)
+    limit = len(filtered(tombstones(Codec.NONE, 49), survivors_at(set(range(49)), set())).buffers[0]) - 61
+    with (
+        patch.object(filtering, "MAX_DECOMPRESSED_BATCH_BYTES", limit),
+        patch.object(long_batches, "MAX_DECOMPRESSED_BATCH_BYTES", limit),
+    ):
+        found = filtered(b"".join(stored), survivors, horizon=horizon)
+    copied = [replace(each, leader_epoch=3) for each in sources]
+    assert b"".join(found.buffers) == b"".join(
+        [
+            model.encode(copied[0]),
+            *filtered(stored[1], survivors).buffers,
+            model.encode(copied[2]),
+            *filtered(stored[3], survivors, horizon=horizon).buffers,
+        ]
+    )
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
