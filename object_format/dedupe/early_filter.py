@@ -259,7 +259,7 @@ class EarlyFilter:
             if done == piece.rows.size:
                 self._open.take(end - self._open.used)
                 self._opened_natively.add(piece.piece_index)
-                return [(self._records, piece.rows)]
+                return [(self._records[: self._open.used], piece.rows)]
         runs, end = open_all_batches(piece.data, piece.rows, self._open.array, self._open.used, self._timers)
         if runs is not None:
             self._open.take(end - self._open.used)
