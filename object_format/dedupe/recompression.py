@@ -71,7 +71,7 @@ def _compress_natively(
 
     Incompressible batches grow slightly.
     """
-    compressed = np.empty(length + (length >> GROWTH_SHIFT) + FRAME_OVERHEAD * (len(rewritten) + 1), np.uint8)
+    compressed = np.empty(length + (length >> GROWTH_SHIFT) + FRAME_OVERHEAD * len(rewritten), np.uint8)
     moved = rewritten.copy()
     codec = _NO_CODEC if merged_codec is None else int(merged_codec)
     end = compress_batches(out, length, moved, codec, compressed, codec_table)

@@ -23,7 +23,7 @@ from object_format.errors import MalformedBatchError
 from object_format.kernels.batches.layout import BATCH_ROW
 from object_format.record_batch.decompression import Scratch
 from object_format.record_batch.records import encode_batch
-from tests.object_format.dedupe.test_dedupe import FEW_KEYS, LARGE, NOW, SEED, sections
+from tests.object_format.dedupe.test_dedupe import FEW_KEYS, LARGE, NOW, SEED, check_survivors, sections
 from tests.object_format.scratch_memory import limit_scratch_memory
 
 if TYPE_CHECKING:
@@ -152,6 +152,7 @@ def test_early_filter_writes_the_same_as_pass_2(
         )
         assert early_filter.peak_bytes <= memory.retained + memory.open + memory.output
         assert len(early_filter.sections) == len(log)
+        check_survivors(log, survivors, whole=whole)
         horizon = options.delete_horizon_ms if survivors.exact else None
         for section, done in zip(reversed(log), early_filter.sections, strict=True):
             pieces = pieces_of(section)
@@ -298,10 +299,9 @@ def test_a_piece_that_grows_leaves_space_for_the_stored_form_of_older_ones(codec
 @pytest.mark.parametrize("is_output", [True, False])
 def test_all_pieces_after_one_that_does_not_fit_are_left_to_pass_2(*, is_output: bool) -> None:
     """The next one is small, and would fit."""
-    large, small = range(100), range(1000, 1001)
-    pieces = [compressed(large, 0, Codec.LZ4), compressed(large, 100, Codec.LZ4)]
-    pieces.append(compressed(small, 200, Codec.LZ4))
-    left = len(pieces[0]) - 1
+    pieces = [compressed(range(base, base + 100), base, Codec.LZ4) for base in (0, 100)]
+    pieces.append(compressed([200], 200, Codec.LZ4))
+    left = len(pieces[1]) - 1
     early_filter = (
         EarlyFilter(output_bytes=len(pieces[0]) + left)
         if is_output
@@ -311,6 +311,10 @@ def test_all_pieces_after_one_that_does_not_fit_are_left_to_pass_2(*, is_output:
     run(early_filter, [pieces])
     assert len(pieces[2]) < left
     assert done_pieces(early_filter) == [[True, False, False]]
+    first_only = EarlyFilter()
+    first_only.begin_partition(RewriteOptions(delete_horizon_ms=None))
+    run(first_only, [pieces[:1]])
+    assert early_filter.peak_bytes == first_only.peak_bytes
 
 
 def test_a_piece_that_does_not_fit_does_not_affect_earlier_ones() -> None:
@@ -366,14 +370,15 @@ def test_pieces_that_are_open_together_are_filtered_like_in_pass_2(codec: Codec,
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
 def test_kernels_filter_all_pieces_of_some_codecs(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """These pieces keep all, some and none of their records."""
+    """These pieces keep all, some and none of their records. `peak_bytes` includes their memory."""
     monkeypatch.delattr("object_format.dedupe.early_filter.filter_rows")
     pieces = [compressed(range(first, 100), 100 * number, codec) for number, first in enumerate((0, 50, 0))]
     early_filter = EarlyFilter()
     early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None))
     run(early_filter, [[*pieces, compressed(range(20), 300, codec)]])
-    made = [piece and piece.filtered.record_count for piece in early_filter.sections[0].pieces]
-    assert made == [0, 0, 80, 20]
+    made = [piece.filtered for piece in early_filter.sections[0].pieces if piece is not None]
+    assert [each.record_count for each in made] == [0, 0, 80, 20]
+    assert {each.buffer_bytes for each in made} == {0}
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
@@ -392,11 +397,11 @@ def test_the_open_memory_is_used_again_for_the_next_pieces(codec: Codec) -> None
 
 def test_a_partition_that_is_given_up_frees_the_memory() -> None:
     """Newer sections are left to pass 2, too. Other partitions keep the memory for the next one."""
-    memory = {"retained_bytes": 3 << 20, "open_bytes": 5 << 20, "output_bytes": 7 << 20}
+    size = (3 + 5 + 7) << 20
     newer, older = ([compressed(range(100), base, Codec.ZSTD)] for base in (100, 0))
     tracemalloc.start()
     try:
-        early_filter = EarlyFilter(**memory)
+        early_filter = EarlyFilter(retained_bytes=3 << 20, open_bytes=5 << 20, output_bytes=7 << 20)
         early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None))
         run(early_filter, [older, newer])
         kept = tracemalloc.get_traced_memory()[0]
@@ -408,8 +413,8 @@ def test_a_partition_that_is_given_up_frees_the_memory() -> None:
     finally:
         tracemalloc.stop()
     assert done_pieces(early_filter) == [[False], [False]]
-    assert kept > sum(memory.values())
-    assert freed > 0.99 * sum(memory.values())
+    assert kept > size
+    assert freed > 0.99 * size
 
 
 @given(
@@ -502,6 +507,23 @@ def test_peak_bytes_include_temporary_output() -> None:
     opened = sum(memoryview(decompress(Codec.ZSTD, batch[61:])).nbytes for batch in batches)
     worked = 61 + memoryview(decompress(Codec.ZSTD, filtered[61:])).nbytes + len(batches[1])
     assert early_filter.peak_bytes == retained + opened + worked + len(data)
+
+
+def test_peak_bytes_include_temporary_output_that_does_not_fit() -> None:
+    """The second batch is not written behind the first one then, and the piece is filtered in another way."""
+    batches = [compressed(range(100 * n, 100 * n + 100), 100 * n, Codec.ZSTD) for n in range(2)]
+    newer = compressed([0, 100], 200, Codec.NONE)
+    opened = [memoryview(decompress(Codec.ZSTD, batch[61:])).nbytes for batch in batches]
+    written = 61 + opened[0] - (len(compressed([0], 0, Codec.NONE)) - 61)
+    with pytest.MonkeyPatch.context() as patch:
+        limit_scratch_memory(patch, 1)
+        early_filter = EarlyFilter(open_bytes=sum(opened) + written + 61 + opened[1] - 1)
+        early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None, merge=False))
+        run(early_filter, [[b"".join(batches)], [newer]])
+    (piece,) = early_filter.sections[1].pieces
+    assert piece is not None
+    retained = sum(map(len, batches)) + 2 * BATCH_ROW.itemsize
+    assert early_filter.peak_bytes == retained + sum(opened) + written + piece.filtered.size
 
 
 def test_a_section_need_not_fit_into_the_open_memory() -> None:

@@ -179,7 +179,7 @@ def test_uncompressed_records_that_are_merged_and_compressed_exist_twice(codec: 
 def test_batches_are_merged_within_groups_of_bounded_size(
     counts: list[int], max_records: int, codec: Codec
 ) -> None:
-    """A batch with more records is a group of its own."""
+    """A batch with more records is alone in its group."""
     groups: list[int] = []
     stored: list[bytes] = []
     for count in counts:

@@ -110,19 +110,21 @@ def test_a_batch_with_a_delete_horizon_may_have_the_maximum_size(max_records: in
 
 
 def test_each_of_several_batches_may_become_too_large() -> None:
-    """One keeps all of its records and is copied, one loses a record, and one is small enough."""
+    """Tombstones may be copied, lose one of them, or fit. Batches with values are copied or lose a record."""
     horizon = NOW + 10**9
-    counts = (50, 50, 49, 2)
     sources = [
         model.batch_of(
-            [Record(100 * number + each, NOW, b"%03d" % each, None) for each in range(count)],
+            [Record(100 * number + each, NOW, b"%03d" % each, value) for each in range(count)],
             codec=Codec.ZSTD,
         )
-        for number, count in enumerate(counts)
+        for number, (count, value) in enumerate(
+            [(50, None), (50, None), (49, None), (2, None), (50, b""), (50, b"")]
+        )
     ]
     stored = [model.encode(each) for each in sources]
-    kept = {record.offset for each in sources for record in each.records} - {100, 399}
-    survivors = survivors_at(kept, kept)
+    records = [record for each in sources for record in each.records]
+    kept = {record.offset for record in records} - {100, 549}
+    survivors = survivors_at(kept, {each.offset for each in records if each.value is None} & kept)
     limit = len(filtered(tombstones(Codec.NONE, 49), survivors_at(set(range(49)), set())).buffers[0]) - 61
     with (
         patch.object(filtering, "MAX_DECOMPRESSED_BATCH_BYTES", limit),
@@ -136,6 +138,8 @@ def test_each_of_several_batches_may_become_too_large() -> None:
             *filtered(stored[1], survivors).buffers,
             model.encode(copied[2]),
             *filtered(stored[3], survivors, horizon=horizon).buffers,
+            model.encode(copied[4]),
+            *filtered(stored[5], survivors).buffers,
         ]
     )
 
@@ -158,13 +162,15 @@ def test_bytes_that_differ_from_pass_1_are_rejected(codec: Codec) -> None:
     ("count", "fault"), [(2, Fault.TRAILING_BYTES), (4, Fault.RECORD_LENGTH)], ids=["fewer", "more"]
 )
 def test_a_wrong_record_count_is_rejected(codec: Codec, count: int, fault: Fault) -> None:
-    data = bytearray(
-        encode_batch([NOW] * 3, [b"a", b"b", b"c"], [b"value"] * 3, last_offset_delta=9, codec=codec)
-    )
+    first = encode_batch([NOW], [b"a"], [b"value"], codec=codec)
+    keys, values = [b"a", b"b", b"c"], [b"value"] * 3
+    data = bytearray(encode_batch([NOW] * 3, keys, values, base_offset=1, last_offset_delta=9, codec=codec))
     data[57:61] = count.to_bytes(4, "big")
     with (
         patch.object(filtering, "MAX_RECORDS", 1),
         pytest.raises(MalformedBatchError) as caught,
     ):
-        filtered(bytes(data), survivors_at({1}, set()))
+        filtered(first + data, survivors_at({2}, set()))
     assert caught.value.fault is fault
+    records_size = (len(data) - 61) * min(count, 3) // 3
+    assert caught.value.position == len(first) + (0 if codec else 61 + records_size)
