@@ -91,8 +91,8 @@ class BucketSplitter:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the columns before and after a split."""
-        return self._columns.nbytes + self._columns.offsets.size * BLOB_RECORD_BYTES
+        """Memory of the columns before and after a split, and of the ends of buckets."""
+        return self._columns.nbytes + self._columns.offsets.size * BLOB_RECORD_BYTES + self._ends.nbytes
 
     @property
     def max_opened_bytes(self) -> int:

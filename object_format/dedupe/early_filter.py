@@ -119,8 +119,8 @@ class _Memory:
         return self._array
 
     def release_memory(self) -> None:
-        """Free the memory once no view of it exists."""
-        self._array, self.used = None, 0
+        """Free the memory once no view of it exists. The next use must begin with `used` = 0."""
+        self._array = None
 
     @property
     def left(self) -> int:
@@ -161,12 +161,11 @@ class EarlyFilter:
         self._open = _Memory(open_bytes)
         self._output = _Memory(output_bytes)
         self._timers = timers
-        self._options = RewriteOptions(delete_horizon_ms=None)
-        self._full = self._gave_up = False
         self._opened_natively: set[int] = set()
-        self._rows_bytes = self._peak_rows_bytes = self._reserved = 0
+        self._peak_rows_bytes = 0
         self.sections: list[FilteredSection] = []
         """Filtered sections in the order of pass 1: newest first."""
+        self.begin_partition(RewriteOptions(delete_horizon_ms=None))
 
     @property
     def _records(self) -> Bytes:
@@ -181,7 +180,7 @@ class EarlyFilter:
     def begin_partition(self, options: RewriteOptions) -> None:
         """Discard the previous partition. `options` are those of pass 2 if the survivors are exact."""
         self._options = options
-        self._gave_up = False
+        self._full = self._gave_up = False
         self._output.used = 0
         self.sections = []
         self.release()
@@ -260,7 +259,7 @@ class EarlyFilter:
             if done == piece.rows.size:
                 self._open.take(end - self._open.used)
                 self._opened_natively.add(piece.piece_index)
-                return [(self._records, piece.rows)]
+                return [(self._records[: self._open.used], piece.rows)]
         runs, end = open_all_batches(piece.data, piece.rows, self._open.array, self._open.used, self._timers)
         if runs is not None:
             self._open.take(end - self._open.used)
@@ -286,12 +285,8 @@ class EarlyFilter:
         )
         if filtered is None:
             return
-        requires_exact = options.delete_horizon_ms is not None and surviving.tombstones.size > 0
-        if requires_exact:
-            requires_exact = (
-                ArrayWindow(surviving.tombstones).between(*offset_range(piece.rows, piece.offset_shift)).size
-                > 0
-            )
+        tombstones = ArrayWindow(surviving.tombstones).count(*offset_range(piece.rows, piece.offset_shift))
+        requires_exact = options.delete_horizon_ms is not None and tombstones > 0
         self.sections[-1].pieces[piece.piece_index] = FilteredPiece(
             filtered, piece.record_count, requires_exact=requires_exact
         )
@@ -374,7 +369,6 @@ def _filter_natively(
     """
     totals = new_totals()
     rewritten = np.empty((piece.rows.size, 4), np.int64)
-    horizon = options.delete_horizon_ms
     fault, position, length, count = filter_opened(
         piece.data,
         records,
@@ -383,8 +377,8 @@ def _filter_natively(
         piece.leader_epoch,
         surviving.offsets,
         surviving.tombstones,
-        horizon is not None,
-        horizon or 0,
+        options.delete_horizon_ms is not None,
+        options.horizon,
         options.merge,
         *options.merge_limits,
         SCRATCH_BYTES,

@@ -63,6 +63,7 @@ Opener = Callable[[Bytes, BatchRows, npt.NDArray[np.int64]], Iterator[tuple[int,
 """Signature of `decompress_batches`, except for the memory that the records are written to."""
 
 _INT64_MAX: Final = np.iinfo(np.int64).max
+_NO_OFFSETS: Final = np.empty(0, np.int64)
 
 MAX_RECORDS: Final = 1 << 18
 """Records processed at a time; their survivors take up to 2 MiB, and so do the tombstones among them."""
@@ -89,11 +90,6 @@ class _FilterRun:
     totals: npt.NDArray[np.int64]
     saved: int = 0
     buffer_bytes: int = 0
-
-    @property
-    def horizon(self) -> int:
-        """Delete horizon for batches with tombstones; 0 if there is none."""
-        return self.options.delete_horizon_ms or 0
 
     def note(self, size: int) -> None:
         """Account for `size` bytes that are open or written at the same time."""
@@ -207,7 +203,7 @@ def within_one_epoch(
     Epochs never decrease along a log, so the first and the last batch decide. Few pieces contain the border
     of two epochs, so the batches that stay unmerged do not matter.
     """
-    if not options.merge or leader_epoch >= 0 or rows.size == 0:
+    if leader_epoch >= 0 or not rows.size:
         return options
     first, last = (int(rows["position"][index]) + LEADER_EPOCH for index in (0, -1))
     is_same = data[first : first + 4].tobytes() == data[last : last + 4].tobytes()
@@ -238,19 +234,19 @@ def _filter_group(run: _FilterRun, rows: BatchRows) -> list[memoryview]:
     first, last = offset_range(rows, run.offset_shift)
     kept = run.windows.offsets.between(first, last)
     set_horizon = run.options.delete_horizon_ms is not None and not run.windows.tombstones.empty
-    tombstones = run.windows.tombstones.between(first, last) if set_horizon else kept[:0]
+    tombstones = run.windows.tombstones.between(first, last) if set_horizon else _NO_OFFSETS
     plan = _Plan(rows, np.empty(rows.size, np.uint8), np.empty(rows.size + 1, np.int64), kept)
     mismatch = plan_rows(rows, run.offset_shift, kept, tombstones, set_horizon, plan.actions, plan.starts)
     if mismatch >= 0:
         raise MalformedBatchError.at(Fault.SURVIVORS, int(rows["position"][mismatch]))
     if run.options.merge:
-        mark_small_batches(rows, plan.actions, plan.starts, run.horizon)
+        mark_small_batches(rows, plan.actions, plan.starts, run.options.horizon)
     return [
         buffer
         for first, end, slot in _opened(run, plan)
         for buffer in _write(
             run,
-            _Plan(rows[first:end], plan.actions[first:end], plan.starts[first : end + 1], kept),
+            _Plan(rows[first:end], plan.actions[first:end], plan.starts[first:], kept),
             slot,
         )
     ]
@@ -259,32 +255,33 @@ def _filter_group(run: _FilterRun, rows: BatchRows) -> list[memoryview]:
 def _filter_long(run: _FilterRun, rows: BatchRows) -> list[memoryview]:
     """Filter one batch with many records in chunks, with bounded memory."""
     first, last = offset_range(rows, run.offset_shift)
-    count, record_count = run.windows.offsets.count(first, last), int(rows["record_count"][0])
-    attributes = int(rows["attributes"][0])
+    (row,) = rows
+    count, record_count = run.windows.offsets.count(first, last), int(row["record_count"])
+    attributes = int(row["attributes"])
     if count > record_count:
-        raise MalformedBatchError.at(Fault.SURVIVORS, int(rows["position"][0]))
+        raise MalformedBatchError.at(Fault.SURVIVORS, int(row["position"]))
     if not count:
         return []
     horizon = run.options.delete_horizon_ms
     if attributes & (DELETE_HORIZON | CONTROL) or not run.windows.tombstones.count(first, last):
         horizon = None
     if horizon is not None or count < record_count:
-        slot = [run.data]
+        records = run.data
         if attributes & CODEC_MASK:
-            _first, _end, slot = next(run.opener(run.data, rows, np.zeros(1, np.int64)))
-        opened = slot[0].size if attributes & CODEC_MASK else 0
-        batch = LongBatch(slot[0], rows, run.windows.offsets, offset_shift=run.offset_shift, horizon=horizon)
+            _first, _end, slot = next(run.opener(run.data, rows, np.zeros(rows.size, np.int64)))
+            records = slot.pop()
+        opened = 0 if records is run.data else records.size
+        batch = LongBatch(records, rows, run.windows.offsets, offset_shift=run.offset_shift, horizon=horizon)
+        del records
         if batch.horizon is not None or count < record_count:
             out = batch.write(run.data, leader_epoch=run.leader_epoch, totals=run.totals)
             del batch
-            slot.clear()
             run.note(opened + out.size)
             return _finish(run, out, np.array([[0, out.size, attributes & CODEC_MASK, 0]]))
         del batch
-        slot.clear()
         run.note(opened)
-    untouched = np.full(1, COPY, np.uint8), np.zeros(2, np.int64), np.empty(0, np.int64)
-    return _write(run, _Plan(rows, *untouched), [run.data])
+    unopened = np.full(rows.size, COPY, np.uint8)
+    return _write(run, _Plan(rows, unopened, _NO_OFFSETS, _NO_OFFSETS), [run.data])
 
 
 def _filter_uncompressed(
@@ -296,8 +293,8 @@ def _filter_uncompressed(
     leader_epoch: int,
 ) -> FilteredBatches:
     """Do the work of `filter_rows` with one kernel call, if all batches are and stay uncompressed."""
-    first, last = batches.first_offset, batches.next_offset - 1
-    kept = windows.offsets.around(first, last)
+    offsets = batches.first_offset, batches.next_offset  # one more does not matter
+    kept = windows.offsets.around(*offsets)
     set_horizon = options.delete_horizon_ms is not None and not windows.tombstones.empty
     totals = new_totals()
     out = np.empty(array.size + MAX_GROWTH * min(kept.size, batches.record_count), np.uint8)
@@ -309,9 +306,9 @@ def _filter_uncompressed(
         offset_shift,
         leader_epoch,
         kept,
-        windows.tombstones.around(first, last) if set_horizon else kept[:0],
+        windows.tombstones.around(*offsets) if set_horizon else _NO_OFFSETS,
         set_horizon,
-        options.delete_horizon_ms or 0,
+        options.horizon,
         options.merge,
         *options.merge_limits,
         _INT64_MAX,
@@ -347,30 +344,31 @@ def _opened(run: _FilterRun, plan: _Plan) -> Iterator[tuple[int, int, ArraySlot]
 
 def _write(run: _FilterRun, plan: _Plan, slot: ArraySlot) -> list[memoryview]:
     """Write the result for batches whose records are in `slot`."""
-    opened = 0 if slot[0] is run.data else slot[0].size
+    records = slot.pop()
+    opened = 0 if records is run.data else records.size
     if opened > MAX_DECOMPRESSED_BATCH_BYTES - MAX_GROWTH * MAX_RECORDS:
-        _remove_oversized_horizons(run, plan, slot[0])
+        _remove_oversized_horizons(run, plan, records)
     capacity, rewritten_count = plan_merges(
-        plan.rows, plan.actions, plan.starts, run.horizon, *run.options.merge_limits
+        plan.rows, plan.actions, plan.starts, run.options.horizon, *run.options.merge_limits
     )
     out = np.empty(capacity, np.uint8)
     rewritten = np.empty((rewritten_count, 4), np.int64)
     fault, position, row, length, count = assemble(
         run.data,
-        slot[0],
+        records,
         plan.rows,
         plan.actions,
         plan.starts,
         run.offset_shift,
         run.leader_epoch,
         plan.kept,
-        run.horizon,
+        run.options.horizon,
         *run.options.merge_limits,
         out,
         rewritten,
         run.totals,
     )
-    slot.clear()
+    del records
     if fault:
         raise record_error(fault, plan.rows[row], position)
     run.note(opened + capacity)
@@ -383,7 +381,7 @@ def _remove_oversized_horizons(run: _FilterRun, plan: _Plan, records: Bytes) -> 
     for b in np.flatnonzero(plan.actions & ACTION_MASK == SET_HORIZON).tolist():
         batch = LongBatch(
             records,
-            plan.rows[b : b + 1],
+            plan.rows[b:],
             run.windows.offsets,
             offset_shift=run.offset_shift,
             horizon=run.options.delete_horizon_ms,

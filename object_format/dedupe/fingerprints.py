@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from object_format.record_batch.headers import BatchRows, OrderedBatches
 
 _SEED: Final = struct.Struct("<QQ")
+_CURSOR_FIELDS: Final = 4  # those of `fingerprint_rows`
 
 
 def seed_words(seed: bytes) -> tuple[np.uint64, np.uint64]:
@@ -105,9 +106,8 @@ class Fingerprinter:
             open_batches(array, batches.rows, self.scratch) if batches.compressed else [(array, batches.rows)]
         )
         for opened, run in runs:
-            if opened is not array:
-                self.max_opened_bytes = max(self.max_opened_bytes, opened.size)
-            cursor = np.zeros(4, np.int64)
+            self._note_opened(opened, array)
+            cursor = np.zeros(_CURSOR_FIELDS, np.int64)
             while self.fill_from(columns, opened, run, cursor, offset_shift=offset_shift):
                 yield
 
@@ -127,10 +127,16 @@ class Fingerprinter:
         columns.start -= record_count
         end, columns.count = columns.count, columns.start
         for records, run in opened:
-            self.max_opened_bytes = max(self.max_opened_bytes, records.size if records is not stored else 0)
-            more = self.fill_from(columns, records, run, np.zeros(4, np.int64), offset_shift=offset_shift)
+            self._note_opened(records, stored)
+            more = self.fill_from(
+                columns, records, run, np.zeros(_CURSOR_FIELDS, np.int64), offset_shift=offset_shift
+            )
             assert not more
         columns.count = end
+
+    def _note_opened(self, records: Bytes, stored: Bytes) -> None:
+        if records is not stored:
+            self.max_opened_bytes = max(self.max_opened_bytes, records.size)
 
     def fill_from(
         self,

@@ -60,10 +60,8 @@ class KeyTable:
         self._all_home_slots = _home_slots(table_bytes)
         # Not np.zeros: numpy requests huge pages for np.empty only. They make probes a tenth faster.
         self._slots = np.empty(table_bytes // SLOT_BYTES * WORDS, np.uint32)
-        self._slots.fill(0)
+        self._used: Words = self._slots
         self.counts: npt.NDArray[np.int64] = np.zeros(COUNTS, np.int64)
-        self._used: Words = self._slots[:0]
-        self._home_slots = 0
         self.clear()
 
     @property

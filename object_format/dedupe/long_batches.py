@@ -59,20 +59,19 @@ class LongBatch:
         self._records, self._rows = records, rows
         self._survivors = survivors
         self._shift = offset_shift
-        self._position = int(rows["position"][0])
-        self._compressed = bool(int(rows["attributes"][0]) & CODEC_MASK)
-        self._timestamp_shift = 0 if horizon is None else int(rows["base_timestamp"][0]) - horizon
+        row = rows[0]
+        self._position = int(row["position"])
+        self._compressed = bool(int(row["attributes"]) & CODEC_MASK)
+        self.horizon = horizon
+        self._timestamp_shift = 0 if horizon is None else int(row["base_timestamp"]) - horizon
         self._chunks: list[_OffsetChunk] = []
-        unchanged_size, rebased_size = self._measure()
-        too_large = self._compressed and rebased_size > MAX_DECOMPRESSED_BATCH_BYTES
-        self.horizon = None if too_large else horizon
-        if self.horizon is None:
-            self._timestamp_shift = 0
+        unchanged_size, rebased_size = self._measure(row)
+        if self._compressed and rebased_size > MAX_DECOMPRESSED_BATCH_BYTES:
+            self.horizon, self._timestamp_shift = None, 0
         self._records_size = rebased_size if self._timestamp_shift else unchanged_size
 
-    def _measure(self) -> tuple[int, int]:
+    def _measure(self, row: np.void) -> tuple[int, int]:
         """Compute the chunks, and the size of the survivors without and with the delete horizon."""
-        row = self._rows[0]
         first = int(row["base_offset"]) + self._shift
         last = first + int(row["last_offset_delta"])
         position, left = int(row["records_start"]), int(row["record_count"])

@@ -55,7 +55,7 @@ class LongSection:
     def superseded(self, columns: Columns) -> Mask:
         """Return a mask of the records that a newer record of the same key follows."""
         count = columns.count
-        slots = 1 << max(4, (2 * count - 1).bit_length())
+        slots = 1 << (2 * count - 1).bit_length()
         if self._slots.size < slots:
             self._slots = np.empty(slots, np.int32)
         removed = np.zeros(count, np.bool_)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     RewrittenRows = npt.NDArray[np.int64]
     """Rows of `kernels.dedupe.merge.assemble`: start, end and codec of a batch, and its size without merging.
     """
+
+
+_NO_CODEC: Final = -1
 
 
 def needs_compression(rewritten: RewrittenRows, merged_codec: Codec | None) -> bool:
@@ -68,11 +71,10 @@ def _compress_natively(
 
     Incompressible batches grow slightly.
     """
-    compressed = np.empty(length + (length >> GROWTH_SHIFT) + FRAME_OVERHEAD * (len(rewritten) + 1), np.uint8)
+    compressed = np.empty(length + (length >> GROWTH_SHIFT) + FRAME_OVERHEAD * len(rewritten), np.uint8)
     moved = rewritten.copy()
-    end = compress_batches(
-        out, length, moved, -1 if merged_codec is None else int(merged_codec), compressed, codec_table
-    )
+    codec = _NO_CODEC if merged_codec is None else int(merged_codec)
+    end = compress_batches(out, length, moved, codec, compressed, codec_table)
     if end < 0:
         return None
     output = compressed[:end].data

@@ -40,6 +40,11 @@ class RewriteOptions(NamedTuple):
     max_batch_bytes: int | None = None
 
     @property
+    def horizon(self) -> int:
+        """`delete_horizon_ms` as kernels take it, any number if it is None."""
+        return self.delete_horizon_ms or 0
+
+    @property
     def merge_limits(self) -> tuple[int, int]:
         """Maximum bytes of records in merged batches, for uncompressed and for compressed source batches.
 

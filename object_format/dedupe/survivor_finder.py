@@ -82,8 +82,6 @@ class SurvivorFinder:
         self._opened = Columns(0)
         self._pieces: list[tuple[int, RetainedPiece]] = []
         self._in_section = False
-        self._unique_keys = False
-        self._no_older_records = False
         self._long = LongSection()
         self._max_buffer_bytes = self._retained.nbytes
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ _PENDING_OFFSETS: Final = 1 << 17
 """1 MiB of offsets."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Survivors:
     """Result of pass 1 for one partition. Offsets are absolute.
 
@@ -45,12 +46,16 @@ class Survivors:
     tombstones_dropped: int
     records_invalid: int
     max_buffer_bytes: int
-    offset_window: SetWindow = field(init=False, repr=False, compare=False)
-    tombstone_window: SetWindow = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        self.offset_window = SetWindow(self.offsets)
-        self.tombstone_window = SetWindow(self.tombstones)
+    @cached_property
+    def offset_window(self) -> SetWindow:
+        """Window of `offsets`."""
+        return SetWindow(self.offsets)
+
+    @cached_property
+    def tombstone_window(self) -> SetWindow:
+        """Window of `tombstones`."""
+        return SetWindow(self.tombstones)
 
     @property
     def exact(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import CorruptDataError, FatalError, InvalidInputError
+from object_format.codecs.codec import Codec
 from object_format.dedupe import KeyTable, Survivors
 from object_format.dedupe.buckets import (
     BLOB_RECORDS,
@@ -195,7 +197,6 @@ def test_a_blob_that_reaches_an_offset_that_was_processed_is_rejected() -> None:
 
     def blob(first: int, count: int) -> bytes:
         splitter = BucketSplitter(SEED, bits=0, now_ms=NOW, chunk_records=20)
-        assert splitter.nbytes == splitter._columns.nbytes + 16 * 20
         (found,) = [*splitter.feed(uncompressed_batch(count), offset_shift=first), *splitter.flush()]
         return found.data
 
@@ -205,6 +206,42 @@ def test_a_blob_that_reaches_an_offset_that_was_processed_is_rejected() -> None:
     assert finder.feed(blob(0, 10)) == 10
     found = finder.finish()
     assert (set(found.offsets), found.max_buffer_bytes) == ({*range(5, 15)}, 1 << 20)
+
+
+@given(
+    st.integers(0, 2**62),
+    st.lists(
+        st.tuples(st.tuples(*[st.integers(0, 2**32 - 1)] * 3), st.integers(0, 2**28 - 1), st.integers(0, 15)),
+        min_size=1,
+        max_size=5,
+    ),
+)
+def test_a_blob_is_read_as_it_is_documented(
+    base: int, records: list[tuple[tuple[int, int, int], int, int]]
+) -> None:
+    fingerprints = [word for words, _, _ in records for word in words]
+    packed = [distance << 4 | flags for _, distance, flags in records]
+    words, offsets, flags = read_blob(struct.pack(f"<q{4 * len(records)}I", base, *fingerprints, *packed))
+    assert words.tolist() == fingerprints
+    assert offsets.tolist() == [base + distance for _, distance, _ in records]
+    assert flags.tolist() == [flag for _, _, flag in records]
+
+
+def test_a_splitter_reports_its_memory() -> None:
+    """A record takes 21 bytes before a split and 16 after it, and the end of a bucket 8.
+
+    Batches are opened as far as they are compressed.
+    """
+    splitter = BucketSplitter(SEED, bits=3, now_ms=NOW, chunk_records=20)
+    assert splitter.nbytes == 20 * (21 + 16) + 2**3 * 8
+    list(splitter.feed(uncompressed_batch(5), offset_shift=0))
+    assert splitter.max_opened_bytes == 0
+    large, small = ([b"%d" % each for each in range(count)] for count in (40, 30))
+    for shift, keys in ((100, large), (200, small)):
+        batch = encode_batch([NOW] * len(keys), keys, keys, codec=Codec.ZSTD)
+        list(splitter.feed(batch, offset_shift=shift))
+        uncompressed = encode_batch([NOW] * len(large), large, large)
+        assert splitter.max_opened_bytes == len(uncompressed) - 61
 
 
 @pytest.mark.parametrize("data", [b"", bytes(8), bytes(23), bytes(25)])

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from object_format.codecs.codec import Codec
 from object_format.dedupe import KeyTable, SurvivorFinder
@@ -26,11 +27,13 @@ from object_format.kernels.dedupe.fingerprints import (
     fingerprint_keys,
 )
 from object_format.kernels.hashing.siphash import siphash128
+from object_format.offset_set import OffsetSet
 from object_format.record_batch.records import Record
 from tests.object_format import model
 from tests.object_format.dedupe.test_dedupe import NOW, SEED
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Sequence
 
 Fingerprint = tuple[int, int, int]
@@ -180,6 +183,62 @@ def test_a_table_of_any_size_decides_like_a_set(
     assert collector._table.counts[1:].tolist() == list(counts)
 
 
+@given(
+    st.lists(st.lists(FLAGS, min_size=1, max_size=5), max_size=8),
+    st.randoms(use_true_random=False),
+    st.sampled_from([1, 3, 4, 100]),
+)
+def test_survivors_are_collected_in_any_order(
+    calls: list[list[int]], randomness: random.Random, pending: int
+) -> None:
+    """Calls with descending offsets are usual; those of sections without older records come in any order."""
+    starts = [10 * number for number in range(len(calls))][::-1]
+    if randomness.random() < 0.5:
+        randomness.shuffle(starts)
+    collector = SurvivorCollector(KeyTable(1 << 12))
+    known = Decisions(TableModel(1 << 12, None))
+    mode = Mode(newest_last=True, drop_tombstones=False, may_add=True, no_older_records=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("object_format.dedupe.survivors._PENDING_OFFSETS", pending)
+        for call, start in zip(calls, starts, strict=True):
+            rows = [Row((start + index + 1, 0, 0), flags, 1) for index, flags in enumerate(call)]
+            columns = columns_of(rows, start)
+            known.decide(rows, columns.offsets.tolist(), mode)
+            collector.decide(columns.words, columns.offsets, columns.flags, len(rows), **mode._asdict())
+        found = collector.finish(max_buffer_bytes=5)
+    assert list(found.offsets) == sorted(known.kept)
+    assert list(found.tombstones) == sorted(known.tombstones)
+    assert found.records_in == sum(map(len, calls))
+    assert (found.keys, found.records_invalid) == (len(known.table.keys), known.invalid)
+    again = collector.finish(max_buffer_bytes=5)
+    assert (again.records_in, len(again.offsets), len(again.tombstones)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("pending", "additions"), [(10, 10), (9, 12), (1000, 1)])
+def test_offsets_are_added_to_the_set_in_bulk(
+    pending: int, additions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred records are decided one by one, newest first."""
+    monkeypatch.setattr("object_format.dedupe.survivors._PENDING_OFFSETS", pending)
+    added: list[int] = []
+
+    class CountedSet(OffsetSet):
+        @override
+        def add(self, offsets: npt.NDArray[np.int64]) -> None:
+            added.append(offsets.size)
+            super().add(offsets)
+
+    monkeypatch.setattr("object_format.dedupe.survivors.OffsetSet", CountedSet)
+    collector = SurvivorCollector(KeyTable(1 << 12))
+    for repeated in range(2):
+        for offset in range(99, -1, -1):
+            row = columns_of([Row((offset + 1, repeated, 0), 0, 0)], offset)
+            collector.decide(row.words, row.offsets, row.flags, 1, newest_last=True, drop_tombstones=False)
+        assert len(collector.finish(max_buffer_bytes=0).offsets) == 100
+        assert (len(added), sum(added)) == (additions, 100)
+        added.clear()
+
+
 def removed_by_newer(rows: Sequence[Row]) -> list[bool]:
     """Return for each record whether a newer one has its key."""
     return [
@@ -198,13 +257,15 @@ def contents(columns: Columns) -> list[tuple[list[int], int, int]]:
 @settings(max_examples=200)
 @given(ROWS, st.integers(0, 3))
 def test_superseded_records_are_marked_and_removed(rows: list[Row], bits: int) -> None:
-    """A table that is longer than necessary decides the same."""
+    """The hash table is half full at most. One that is longer than necessary decides the same."""
     columns = columns_of(rows)
     section = LongSection()
     if bits:
         section.superseded(columns_of(rows * 2**bits))
     removed = section.superseded(columns)
     assert removed.tolist() == removed_by_newer(rows)
+    slots = next(1 << bit for bit in range(1, 99) if 1 << bit >= 2 * len(rows) * 2**bits)
+    assert section.nbytes == 4 * slots
     everything = contents(columns)
     remove_records(columns, removed)
     assert contents(columns) == [

@@ -88,6 +88,34 @@ def test_the_expected_number_of_keys_fits(expected: int) -> None:
         assert table.count == expected
 
 
+@pytest.mark.parametrize(
+    ("expected", "slots"),
+    [(0, 64 + 42), (32, 64 + 42), (33, 66 + 42), (100, 200 + 42), (150, 299 + 42), (None, 299 + 42)],
+)
+def test_the_expected_number_of_keys_limits_the_used_slots(expected: int | None, slots: int) -> None:
+    """There are two home slots for each key, at least 64, and an eighth of the table for displaced keys."""
+    table = KeyTable(341 * 12)
+    table.clear(expected)
+    add(table, random_words(3000, seed=6))
+    assert table.count == min(slots, table.capacity)
+    table.clear()
+    assert add(table, random_words(10, seed=6)) == [True] * 10
+
+
+@pytest.mark.parametrize("known", [0, 1])
+def test_keys_are_looked_up_without_being_added(known: int) -> None:
+    table = KeyTable(4096)
+    words = random_words(3, seed=7)
+    add(table, words[: 3 * known])
+    flags = np.zeros(3, np.uint8)
+    for _ in range(2):
+        outcomes = table.find_survivors(
+            words, flags, 3, newest_last=True, drop_tombstones=False, may_add=False
+        )
+        assert outcomes.tolist() == [DROP] * known + [KEEP] * (3 - known)
+        assert table.count == known
+
+
 def test_ten_million_keys_fit_into_128_mib() -> None:
     table = KeyTable(134_217_728)
     assert table.capacity >= 10_000_000

@@ -17,7 +17,8 @@ from object_format.dedupe import filter as filtering
 from object_format.dedupe import filter_batches, long_batches
 from object_format.errors import Fault, MalformedBatchError
 from object_format.offset_set import OffsetSet
-from object_format.record_batch.records import decode_batch, encode_batch
+from object_format.record_batch.records import Record, decode_batch, encode_batch
+from tests.object_format import model
 from tests.object_format.dedupe.test_dedupe import NOW, find, sections
 
 if TYPE_CHECKING:
@@ -108,6 +109,41 @@ def test_a_batch_with_a_delete_horizon_may_have_the_maximum_size(max_records: in
         assert b"".join(found.buffers)[22] & 64 == attributes
 
 
+def test_each_of_several_batches_may_become_too_large() -> None:
+    """Tombstones may be copied, lose one of them, or fit. Batches with values are copied or lose a record."""
+    horizon = NOW + 10**9
+    sources = [
+        model.batch_of(
+            [Record(100 * number + each, NOW, b"%03d" % each, value) for each in range(count)],
+            codec=Codec.ZSTD,
+        )
+        for number, (count, value) in enumerate(
+            [(50, None), (50, None), (49, None), (2, None), (50, b""), (50, b"")]
+        )
+    ]
+    stored = [model.encode(each) for each in sources]
+    records = [record for each in sources for record in each.records]
+    kept = {record.offset for record in records} - {100, 549}
+    survivors = survivors_at(kept, {each.offset for each in records if each.value is None} & kept)
+    limit = len(filtered(tombstones(Codec.NONE, 49), survivors_at(set(range(49)), set())).buffers[0]) - 61
+    with (
+        patch.object(filtering, "MAX_DECOMPRESSED_BATCH_BYTES", limit),
+        patch.object(long_batches, "MAX_DECOMPRESSED_BATCH_BYTES", limit),
+    ):
+        found = filtered(b"".join(stored), survivors, horizon=horizon)
+    copied = [replace(each, leader_epoch=3) for each in sources]
+    assert b"".join(found.buffers) == b"".join(
+        [
+            model.encode(copied[0]),
+            *filtered(stored[1], survivors).buffers,
+            model.encode(copied[2]),
+            *filtered(stored[3], survivors, horizon=horizon).buffers,
+            model.encode(copied[4]),
+            *filtered(stored[5], survivors).buffers,
+        ]
+    )
+
+
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 def test_bytes_that_differ_from_pass_1_are_rejected(codec: Codec) -> None:
     data = encode_batch([NOW] * 3, [b"a", b"b", b"c"], [b""] * 3, offset_deltas=[0, 1, 5], codec=codec)
@@ -126,13 +162,15 @@ def test_bytes_that_differ_from_pass_1_are_rejected(codec: Codec) -> None:
     ("count", "fault"), [(2, Fault.TRAILING_BYTES), (4, Fault.RECORD_LENGTH)], ids=["fewer", "more"]
 )
 def test_a_wrong_record_count_is_rejected(codec: Codec, count: int, fault: Fault) -> None:
-    data = bytearray(
-        encode_batch([NOW] * 3, [b"a", b"b", b"c"], [b"value"] * 3, last_offset_delta=9, codec=codec)
-    )
+    first = encode_batch([NOW], [b"a"], [b"value"], codec=codec)
+    keys, values = [b"a", b"b", b"c"], [b"value"] * 3
+    data = bytearray(encode_batch([NOW] * 3, keys, values, base_offset=1, last_offset_delta=9, codec=codec))
     data[57:61] = count.to_bytes(4, "big")
     with (
         patch.object(filtering, "MAX_RECORDS", 1),
         pytest.raises(MalformedBatchError) as caught,
     ):
-        filtered(bytes(data), survivors_at({1}, set()))
+        filtered(first + data, survivors_at({2}, set()))
     assert caught.value.fault is fault
+    records_size = (len(data) - 61) * min(count, 3) // 3
+    assert caught.value.position == len(first) + (0 if codec else 61 + records_size)
