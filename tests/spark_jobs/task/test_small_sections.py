@@ -313,6 +313,38 @@ def test_a_section_of_another_partition_is_refused(harness: CompactionHarness) -
     assert found.error[0] is CorruptFileError
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_data_of_the_section_before_it_is_refused(
+    harness: CompactionHarness, codec: Codec, blocks: int
+) -> None:
+    """The last extent is the second block of the section before it, of which the job has so many blocks.
+
+    Blocks do not name their partition, and the header of a section is before its first one.
+    """
+    topic = harness.topic()
+    batches = [batch((b"a", b"1"), codec=codec), batch((b"b", b"2"), codec=codec)]
+    harness.log.ingest({PartitionId(topic, index): batches for index in range(4)}, block_target=1)
+    spec = harness.log.job()
+    (job_input,) = spec.inputs
+    *before, third, _ = job_input.extents
+    length = third.length // 2
+    first_block = third._replace(last_offset=0, record_count=1, length=length)
+    last = first_block._replace(partition=3, position=third.position + length, offset_shift=-1)
+    if blocks == 1:
+        third = first_block
+    ends = [2, 2, blocks, 1]
+    partitions = tuple(
+        replace(each, upper_offset=end) for each, end in zip(spec.partitions, ends, strict=True)
+    )
+    inputs = (replace(job_input, extents=(*before, third, last)),)
+
+    found = check_both(harness, replace(spec, inputs=inputs, partitions=partitions))
+
+    assert found.error[0] is CorruptFileError
+    assert "the data is of another one" in str(found.error[1])
+
+
 def forge(
     harness: CompactionHarness, job_input: JobInput, at: int, value: int, section: int = 3, before: int = 0
 ) -> None:
