@@ -195,8 +195,6 @@ class InputPass:
         except CorruptFileError:
             raise
         except CorruptDataError as error:
-            if isinstance(error, MalformedBatchError) and error.fault is Fault.SURVIVORS:
-                raise
             raise CorruptFileError(error.message, file_id=file.file_id, remedy=error.remedy) from error
 
     def _judge_missing(self, file: JobInput, error: ObjectNotFoundError) -> Exception:

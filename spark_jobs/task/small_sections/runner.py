@@ -339,7 +339,7 @@ class _GroupRun:
             sections=np.empty((len(plan.works), OUT_FIELDS), np.int64),
             work=np.empty(work_bytes, np.uint8),
             compressed=np.empty(work_bytes if plan.deduplicate else 0, np.uint8),
-            rewritten=np.empty((plan.total_bytes // BATCH_OVERHEAD + 1, 4), np.int64),
+            rewritten=np.empty((plan.total_bytes // BATCH_OVERHEAD, 4), np.int64),
             totals=np.zeros(TOTALS, np.int64),
             block=np.zeros(BLOCK_FIELDS, np.int64),
             index=np.empty((_MAX_BLOCKS, 3), np.int64),
