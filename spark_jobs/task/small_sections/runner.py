@@ -90,7 +90,7 @@ _MAX_BLOCKS: Final = 64
 _MAX_SKIPPED: Final = 64
 _INT64_MAX: Final = np.iinfo(np.int64).max
 _NO_CODECS: Final = np.zeros(1, np.int64)
-_NO_OFFSETS: Final = np.empty(0, np.int64)
+_NO_SURVIVORS: Final = Survivors(*[np.empty(0, np.int64)] * 4)
 
 DEFAULT_LIMITS: Final = GroupLimits()
 
@@ -300,7 +300,7 @@ class _GroupRun:
         number = self._outputs.next_number(plan.policy)
         writer = self._outputs.writer(plan.policy, number)
         output = self._make_output(writer)
-        survivors = Survivors(*[_NO_OFFSETS] * 4) if found is None else found.survivors
+        survivors = _NO_SURVIVORS if found is None else found.survivors
         with self._counts.timed("kernels_ms"):
             written = write_partitions(
                 self._group,
