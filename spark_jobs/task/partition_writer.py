@@ -204,8 +204,8 @@ class _Section:
         return self._writer
 
     def add(self, record_count: int, min_timestamp: int | None, max_timestamp: int | None) -> None:
-        """Count records, if there are any."""
-        if not record_count or min_timestamp is None or max_timestamp is None:
+        """Count records; without any, the timestamps are None."""
+        if min_timestamp is None or max_timestamp is None:
             return
         if self.record_count:
             min_timestamp = min(self.min_timestamp, min_timestamp)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -85,6 +86,22 @@ def test_each_batch_is_assigned_to_its_extent(plan: Sequence[tuple[int, bool]], 
 def test_a_batch_across_the_end_of_an_extent_is_corrupt() -> None:
     with pytest.raises(CorruptDataError, match="lies across the end of an extent"):
         ExtentCutter([extent(0, 4, 0)]).pieces(memoryview(batches(3, 3)))
+
+
+@pytest.mark.parametrize(("aborted", "pieces"), [((), 1), ((AbortedTransaction(7, 0, 9),), 1000)])
+def test_cutting_takes_a_row_for_each_piece_that_is_possible(
+    aborted: Sequence[AbortedTransaction], pieces: int
+) -> None:
+    """That is one for each extent, or for each batch if some of them may be aborted. A row takes 40 bytes."""
+    one = encode_batch([], [], [])
+    data = b"".join(one.replace(bytes(8), base.to_bytes(8, "big"), 1) for base in range(pieces))
+    cutter = ExtentCutter([extent(0, pieces, 0)], aborted)
+    cutter.pieces(memoryview(b""))  # loads the kernel
+    tracemalloc.start()
+    cutter.pieces(memoryview(data))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 40 * pieces <= peak < 40 * pieces + 4000
 
 
 def test_extents_that_claim_the_same_batches_are_corrupt() -> None:

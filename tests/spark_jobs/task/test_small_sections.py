@@ -32,6 +32,7 @@ from spark_jobs.task.input_pass import InputPass
 from spark_jobs.task.small_sections import runner
 from spark_jobs.task.small_sections.columns import OUT_END
 from spark_jobs.task.small_sections.plan import GroupLimits, plan_group
+from spark_jobs.task.small_sections.read import read_partitions
 from spark_jobs.task.small_sections.runner import DEFAULT_LIMITS
 from tests.spark_jobs.compaction_harness import CompactionHarness
 from tests.spark_jobs.reference_log import DELETE_RETENTION_MS, BatchToWrite, batch, encode
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from catalog.model import JobInput, JobResult, JobSpec
     from spark_jobs.task.arrangement import PartitionWork
+    from spark_jobs.task.small_sections.columns import Group
     from spark_jobs.task.small_sections.plan import GroupPlan
     from spark_jobs.task.small_sections.write import Output
 
@@ -158,6 +160,27 @@ def test_small_sections_are_not_entered_one_by_one(
     harness.log.check()
     assert result.counts["get_requests"] == (6 if codec is Codec.NONE else 3)
     assert result.counts["partitions"] == 20
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_the_outcome_is_the_same_without_native_codecs(
+    harness: CompactionHarness, monkeypatch: pytest.MonkeyPatch, attempts: Attempts, codec: Codec
+) -> None:
+    """The task processes compressed partitions. Groups then have no memory for opened batches."""
+    spec = write_wide_files(harness, codec=codec)
+    expected = outcome(harness, spec, ONE_BY_ONE)
+    monkeypatch.setattr(runner, "native_codec_table", lambda: None)
+    opened = set()
+
+    def read(group: Group, count: int, opens: int) -> int:
+        opened.add(group.opened.size)
+        return int(read_partitions(group, count, opens))
+
+    monkeypatch.setattr(runner, "read_partitions", read)
+
+    assert outcome(harness, spec, DEFAULT_LIMITS) == expected
+    assert opened == {0}
+    assert attempts.of(harness, spec) == ([0] if codec is Codec.NONE else [0, 1, 3, 7, 15])
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
@@ -337,7 +360,9 @@ def test_the_task_does_not_pause_after_a_full_file(
 
 @pytest.mark.parametrize("kinds", list(product(SectionKind, repeat=2)))
 def test_only_sections_with_uncompressed_batches_are_read_again(
-    harness: CompactionHarness, kinds: tuple[SectionKind, SectionKind]
+    harness: CompactionHarness,
+    monkeypatch: pytest.MonkeyPatch,
+    kinds: tuple[SectionKind, SectionKind],
 ) -> None:
     """So are sections that have no batches of the log, as if each partition was processed on its own."""
     topic = harness.topic()
@@ -356,9 +381,18 @@ def test_only_sections_with_uncompressed_batches_are_read_again(
         replace(each, aborted=(AbortedTransaction(1, 0, each.upper_offset),)) for each in spec.partitions
     )
 
+    reads = []
+
+    def read(group: Group, count: int, opens: int) -> int:
+        reads.append(count)
+        return int(read_partitions(group, count, opens))
+
+    monkeypatch.setattr(runner, "read_partitions", read)
+
     found = check_both(harness, replace(spec, partitions=partitions))
 
     is_read_again = set(kinds) != {SectionKind.COMPRESSED}
+    assert reads == [len(kinds)] * (1 + is_read_again)
     assert dict(found.counts)["get_requests"] == (4 if is_read_again else 2)
 
 
