@@ -46,9 +46,8 @@ class TaskCounts:
 
     def __init__(self, store: ObjectStore | None, clock: Clock) -> None:
         reset_peak()
-        self._store = store
         self._clock = clock
-        self._before = store.counts.snapshot() if store is not None else None
+        self._requests = None if store is None else (store.counts, store.counts.snapshot())
         self._counts: defaultdict[str, int] = defaultdict(int)
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self.codec_timers = CodecTimers(
@@ -86,8 +85,9 @@ class TaskCounts:
         # Codecs run inside the time of kernels: subtract them, so that the figures add up.
         self._seconds["kernels_ms"] -= self._seconds["decompress_ms"] + self._seconds["compress_ms"]
         self._counts.update({name: round(1000 * each) for name, each in self._seconds.items()})
-        if self._store is not None and self._before is not None:
-            made = self._store.counts.snapshot() - self._before
+        if self._requests is not None:
+            counted, before = self._requests
+            made = counted.snapshot() - before
             gets = made.of(RequestKind.GET, Purpose.COMPACTION)
             everything = made.of(purpose=Purpose.COMPACTION)
             self._counts["get_requests"] = gets.requests - gets.resumes - self._counts["index_reads"]

@@ -48,14 +48,13 @@ class ExtentCutter:
                 for extent in extents
             ],
             np.int64,
-        ).reshape(-1, 3)
-        if len(extents) > 1 and np.any(self._bounds[1:, 0] <= self._bounds[:-1, 1]):
+        ).reshape(len(extents), 3)
+        if not are_disjoint(extents):
             raise CorruptDataError(
                 f"two extents of {extents[0].object_name} claim the same batches of partition"
                 f" {extents[0].topic_id}/{extents[0].partition}"
             )
-        self._aborted = np.array(sorted(aborted), np.int64).reshape(-1, 3)
-        self._pieces = np.empty((len(extents), 5), np.int64)
+        self._aborted = np.array(sorted(aborted), np.int64).reshape(len(aborted), 3)
         self._last_offset = -1
         self.dropped = np.zeros(len(extents), np.int64)
 
@@ -66,11 +65,10 @@ class ExtentCutter:
         crosses the end of an extent.
         """
         # An aborted batch divides the batches of an extent, and each piece has a batch.
-        most = len(block) // BATCH_OVERHEAD if len(self._aborted) else 0
-        if len(self._pieces) < most:
-            self._pieces = np.empty((most, 5), np.int64)
+        most = len(block) // BATCH_OVERHEAD if len(self._aborted) else len(self._bounds)
+        found = np.empty((most, 5), np.int64)
         count, fault, position, self._last_offset = cut_batches(
-            readable(block), self._bounds, self._aborted, self._pieces, self.dropped, self._last_offset
+            readable(block), self._bounds, self._aborted, found, self.dropped, self._last_offset
         )
         if fault == STRADDLES:
             raise CorruptDataError(f"the record batch at byte {position} lies across the end of an extent")
@@ -78,5 +76,16 @@ class ExtentCutter:
             raise MalformedBatchError.at(fault, position)
         return [
             Piece(block[start:end], index, batches, records)
-            for start, end, index, batches, records in self._pieces[:count].tolist()
+            for start, end, index, batches, records in found[:count].tolist()
         ]
+
+
+def are_disjoint(extents: Sequence[Extent]) -> bool:
+    """Return True if no two extents of a section claim the same batches; `extents` are in offset order."""
+    last = -1
+    for extent in extents:
+        if extent.length:
+            if extent.base_offset - extent.offset_shift <= last:
+                return False
+            last = extent.last_offset - extent.offset_shift
+    return True

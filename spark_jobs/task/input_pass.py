@@ -69,9 +69,8 @@ class InputPass:
 
     def prefetch(self, part: InputPart | None) -> None:
         """Request the input of a part that will be read, if it was not requested before."""
-        stream = None if part is None else self._streams.get(part.input_index)
-        if part is not None and stream is not None:
-            stream.prefetch(part)
+        if part is not None and part.input_index in self._streams:
+            self._streams[part.input_index].prefetch(part)
 
     def read(self, work: PartitionWork, part: InputPart, take: Callable[[Piece, Extent], None]) -> None:
         """Pass the part's batches to `take`, extent by extent; they are valid only during the call.
@@ -196,8 +195,6 @@ class InputPass:
         except CorruptFileError:
             raise
         except CorruptDataError as error:
-            if isinstance(error, MalformedBatchError) and error.fault is Fault.SURVIVORS:
-                raise
             raise CorruptFileError(error.message, file_id=file.file_id, remedy=error.remedy) from error
 
     def _judge_missing(self, file: JobInput, error: ObjectNotFoundError) -> Exception:

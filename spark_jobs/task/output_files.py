@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
@@ -47,7 +48,7 @@ class OutputFiles:
         self._attempt_id = attempt_id
         self._ids = ids
         self._open: dict[tuple[OutputPolicy, int, int], tuple[UUID, str, Upload, SegmentFileWriter]] = {}
-        self._numbers: dict[tuple[OutputPolicy, int], int] = {}
+        self._numbers: Counter[tuple[OutputPolicy, int]] = Counter()
         self._done: list[OutputFile] = []
 
     def writer(self, policy: OutputPolicy, number: int, series: int = 0) -> SegmentFileWriter:
@@ -77,7 +78,7 @@ class OutputFiles:
 
     def next_number(self, policy: OutputPolicy, series: int = 0) -> int:
         """Return the number of the next partition's file; complete a file that has reached `output_bytes`."""
-        number = self._numbers.get((policy, series), 0)
+        number = self._numbers[policy, series]
         current, limit = self._open.get((policy, series, number)), self._spec.output_bytes
         if current is not None and limit is not None and current[3].data_bytes >= limit:
             self._complete_one(*current)

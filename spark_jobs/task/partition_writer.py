@@ -13,6 +13,7 @@ from object_format.holes import holes_between
 from object_format.record_batch.decompression import Scratch
 from object_format.record_batch.headers import patch_offsets
 from object_format.record_batch.record_offsets import RecordOffsets
+from object_format.segment_file.layout import NO_TIMESTAMP
 from spark_jobs.task.output_files import OutputPolicy
 
 if TYPE_CHECKING:
@@ -172,8 +173,8 @@ class _Section:
         self.base_offset = base_offset
         self.records_in = 0
         self.record_count = 0
-        self.min_timestamp = -1
-        self.max_timestamp = -1
+        self.min_timestamp = NO_TIMESTAMP
+        self.max_timestamp = NO_TIMESTAMP
         self._partition = work.partition
         self._outputs = outputs
         self._file = file
@@ -203,14 +204,13 @@ class _Section:
         return self._writer
 
     def add(self, record_count: int, min_timestamp: int | None, max_timestamp: int | None) -> None:
-        """Count records, if there are any."""
-        if record_count == 0 or min_timestamp is None or max_timestamp is None:
+        """Count records; without any, the timestamps are None."""
+        if min_timestamp is None or max_timestamp is None:
             return
-        if self.record_count == 0:
-            self.min_timestamp, self.max_timestamp = min_timestamp, max_timestamp
-        else:
-            self.min_timestamp = min(self.min_timestamp, min_timestamp)
-            self.max_timestamp = max(self.max_timestamp, max_timestamp)
+        if self.record_count:
+            min_timestamp = min(self.min_timestamp, min_timestamp)
+            max_timestamp = max(self.max_timestamp, max_timestamp)
+        self.min_timestamp, self.max_timestamp = min_timestamp, max_timestamp
         self.record_count += record_count
 
 

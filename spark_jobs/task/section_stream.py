@@ -73,7 +73,7 @@ class SectionStream:
 
     def prefetch(self, part: InputPart) -> None:
         """Request the object for its first part, if that has bytes and bytes can be read in advance."""
-        if self._thread is None or self._closed or self._was_opened or part.cut_before or not part.has_bytes:
+        if self._thread is None or self._closed or part.cut_before or not part.has_bytes:
             return
         self._open(part.data.start - SECTION_START_LENGTH)
         if isinstance(self._source, ReadAhead):
@@ -86,11 +86,11 @@ class SectionStream:
         return self._entered[1]
 
     def blocks(self, partition: PartitionId, part: InputPart) -> Iterator[DataBlock]:
-        """Yield the part's DATA blocks; each is valid until the next.
+        """Yield the DATA blocks of a part that has bytes; each is valid until the next.
 
         Raise CorruptDataError if the bytes are not the ones that the catalog describes.
         """
-        if self.first_offset(partition, part) is not None and part.has_bytes:
+        if self.first_offset(partition, part) is not None:
             yield from self._opened().blocks(part.read_end)
 
     def peek(self, start: int, end: int) -> memoryview | None:
@@ -115,7 +115,7 @@ class SectionStream:
 
     def end_offset(self, part: InputPart) -> int:
         """Return the offset after the part, at which the next byte range starts or the part ends."""
-        return part.offset_of(self._opened().next_base_offset() if part.cut_behind else None)
+        return part.offset_of(self._opened().next_base_offset())
 
     def close(self) -> None:
         """Close the object; the stream cannot be used again."""
@@ -125,14 +125,13 @@ class SectionStream:
         self._source = self._reader = None
 
     def _enter(self, partition: PartitionId, part: InputPart) -> int | None:
-        if not part.has_bytes:
-            return part.extents[0].base_offset
         section = partition.topic_id, partition.partition
         if part.cut_before:
             return self._enter_at_block(section, part)
-        reader = self._open(part.data.start - SECTION_START_LENGTH)
+        start = part.data.start - SECTION_START_LENGTH
+        reader = self._open(start)
         reader.enter(section, part.data.end)
-        if part.data.start < reader.position:
+        if start < reader.position:  # the header of the section is after all data of the one before it
             raise CorruptDataError(
                 f"{self._input.object_name} has no section of {partition.topic_id}/{partition.partition} at"
                 f" byte {part.data.start}, but the catalog has an extent there: the data is of another one"

@@ -257,6 +257,7 @@ TARGETS: Final = {
             "tests/spark_jobs/task/test_group_attempts.py",
             "tests/spark_jobs/task/test_group_memory.py",
             "tests/spark_jobs/task/test_group_plans.py",
+            "tests/spark_jobs/task/test_input_pass.py",
             "tests/spark_jobs/task/test_merged_batches.py",
             "tests/spark_jobs/task/test_open_streams.py",
             "tests/spark_jobs/task/test_read_ahead.py",

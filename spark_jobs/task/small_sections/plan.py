@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from object_format.segment_file import SECTION_START_LENGTH
 from object_format.segment_file.checksum import file_seed
+from spark_jobs.task.extent_cut import are_disjoint
 from spark_jobs.task.output_files import OutputPolicy
 from spark_jobs.task.partition_writer import rewriting_of
 from spark_jobs.task.small_sections.columns import (
@@ -73,7 +73,6 @@ class GroupPlan:
     extent_rows: Column
     bounds: Column
     aborted: Column
-    max_extents: int
     total_bytes: int
     records: int
     max_records: int
@@ -95,7 +94,6 @@ class _Columns:
         self.extents: list[tuple[int, ...]] = []
         self.bounds: list[tuple[int, ...]] = []
         self.aborted: list[tuple[int, ...]] = []
-        self.max_extents = 1
         self.total_bytes = self.records = self.max_records = 0
 
     def add(self, work: PartitionWork) -> bool:
@@ -177,11 +175,9 @@ class _Columns:
             )
         self.sections.append((slot, part.data.start, part.data.end, first, len(self.extents)))
         self.parts.append(part)
-        self.max_extents = max(self.max_extents, len(extents))
 
-    def plan(self) -> GroupPlan:
+    def plan(self, policy: OutputPolicy, *, deduplicate: bool) -> GroupPlan:
         """Return the group, which has at least one partition."""
-        partition = self.works[0].partition
         file_rows = []
         at = 0
         for index in self.slots:
@@ -192,8 +188,8 @@ class _Columns:
             at += file.end - file.start
         return GroupPlan(
             works=tuple(self.works),
-            policy=OutputPolicy.of(partition.cleanup_policy),
-            deduplicate=partition.deduplicate,
+            policy=policy,
+            deduplicate=deduplicate,
             files={index: self.files[index] for index in self.slots},
             parts=tuple(self.parts),
             file_rows=_rows(file_rows, FILE_FIELDS),
@@ -203,7 +199,6 @@ class _Columns:
             extent_rows=_rows(self.extents, EXTENT_FIELDS),
             bounds=_rows(self.bounds, 3),
             aborted=_rows(self.aborted, 3),
-            max_extents=self.max_extents,
             total_bytes=at,
             records=self.records,
             max_records=self.max_records,
@@ -225,7 +220,7 @@ def plan_group(
     that are deduplicated have at most `key_capacity` records.
     """
     columns = _Columns(spec, limits, max_file_bytes)
-    kind = _kind(works[first])
+    policy, deduplicate = kind = _kind(works[first])
     for position in range(first, len(works)):
         work = works[position]
         if (
@@ -235,7 +230,7 @@ def plan_group(
             or not columns.add(work)
         ):
             break
-    return columns.plan() if columns.works else None
+    return columns.plan(policy, deduplicate=deduplicate) if columns.works else None
 
 
 def _kind(work: PartitionWork) -> tuple[OutputPolicy, bool]:
@@ -243,26 +238,14 @@ def _kind(work: PartitionWork) -> tuple[OutputPolicy, bool]:
 
 
 def _is_plain(work: PartitionWork) -> bool:
-    """Return True if the partition is one section of the output, and no part of it is cut."""
+    """Return True if the partition is one section of the output, and all extents are sound."""
     parts = work.parts
     return (
         parts[0].window == parts[-1].window
         and work.partition.upper_offset - work.partition.base_offset <= _MAX_SPAN
-        and all(part.byte_range is None and _is_disjoint(part.extents) for part in parts)
+        and all(are_disjoint(part.extents) for part in parts)
     )
 
 
-def _is_disjoint(extents: Sequence[Extent]) -> bool:
-    """Return True if no two extents claim the same batches."""
-    if len(extents) == 1:
-        return True
-    shifted = [
-        (extent.base_offset - extent.offset_shift, extent.last_offset - extent.offset_shift)
-        for extent in extents
-        if extent.length
-    ]
-    return all(before[1] < after[0] for before, after in pairwise(shifted))
-
-
 def _rows(rows: Sequence[tuple[int, ...]], fields: int) -> Column:
-    return np.array(rows, np.int64).reshape(-1, fields)
+    return np.array(rows, np.int64).reshape(len(rows), fields)

@@ -89,6 +89,8 @@ _CONTAINER_BYTES: Final = 8192
 _MAX_BLOCKS: Final = 64
 _MAX_SKIPPED: Final = 64
 _INT64_MAX: Final = np.iinfo(np.int64).max
+_NO_CODECS: Final = np.zeros(1, np.int64)
+_NO_SURVIVORS: Final = Survivors(*[np.empty(0, np.int64)] * 4)
 
 DEFAULT_LIMITS: Final = GroupLimits()
 
@@ -179,12 +181,12 @@ class _GroupRun:
         again: Sequence[int] = range(len(plan.parts))
         if plan.deduplicate:
             with self._counts.timed("find_survivors_ms"):
-                count, found = self._find(count) if self._gather(pass1, again) else (0, None)
+                count = self._read(pass1, again, count)
+                count, found = self._find(count)
         with self._counts.timed("write_ms"):
             if plan.deduplicate:
                 again = self._incomplete_sections(count)
-            if again and count:
-                count = self._read_again(pass2, again, count)
+            count = self._read(pass2, again, count)
             written, is_full = self._write(count, found) if count else (0, False)
         self._count(written, found)
         if plan.deduplicate:
@@ -192,18 +194,21 @@ class _GroupRun:
         self._consume(pass2, again, written)
         return written, written < len(plan.works) and not is_full
 
-    def _read_again(self, pass2: InputPass, sections: Sequence[int], count: int) -> int:
-        """Read what pass 2 needs; return how many of the first `count` partitions it can write."""
-        if not self._gather(pass2, sections):
+    def _read(self, source: InputPass, sections: Sequence[int], count: int) -> int:
+        """Read these sections of the first `count` partitions; return for how many this was possible."""
+        if not sections or not count:
+            return count
+        if not self._gather(source, sections):
             return 0
         with self._counts.timed("kernels_ms"):
             return int(read_partitions(self._group, count, self._plan.deduplicate))
 
     def _make_group(self) -> Group:
         plan = self._plan
-        most = plan.total_bytes // BATCH_OVERHEAD + 1
-        opened = np.empty(_OPENED_BYTES if plan.deduplicate else 0, np.uint8)
+        max_batches = plan.total_bytes // BATCH_OVERHEAD
         codec_table = native_codec_table()
+        opens = plan.deduplicate and codec_table is not None
+        opened = np.empty(_OPENED_BYTES if opens else 0, np.uint8)
         return Group(
             data=readable(self._data.data),
             files=plan.file_rows,
@@ -213,16 +218,16 @@ class _GroupRun:
             extents=plan.extent_rows,
             bounds=plan.bounds,
             aborted=plan.aborted,
-            pieces=np.empty((most, PIECE_FIELDS), np.int64),
-            rows=np.empty(most, BATCH_ROW),
+            pieces=np.empty((max_batches, PIECE_FIELDS), np.int64),
+            rows=np.empty(max_batches, BATCH_ROW),
             piece_ends=np.zeros(len(plan.works), np.int64),
-            cut=np.empty((most if len(plan.aborted) else plan.max_extents, 5), np.int64),
+            cut=np.empty((max_batches, 5), np.int64),
             found=np.zeros(len(plan.bounds), np.int64),
             dropped=np.zeros(len(plan.bounds), np.int64),
-            opened=opened if codec_table is not None else opened[:0],
+            opened=opened,
             records=readable(opened.data),
-            indexes=np.arange(most),
-            codec_table=codec_table if codec_table is not None else np.zeros(1, np.int64),
+            indexes=np.arange(max_batches),
+            codec_table=codec_table if codec_table is not None else _NO_CODECS,
         )
 
     def _gather(self, source: InputPass, sections: Sequence[int]) -> bool:
@@ -247,32 +252,28 @@ class _GroupRun:
         self._counts.at_least("largest_buffer_bytes", source.largest_buffer)
         return True
 
-    def _find(self, count: int) -> tuple[int, _Found | None]:
+    def _find(self, count: int) -> tuple[int, _Found]:
         """Find the survivors of up to `count` partitions; return for how many this was possible."""
-        plan, group = self._plan, self._group
+        plan = self._plan
         with self._counts.timed("kernels_ms"):
-            count = read_partitions(group, count, True)
-            if not count:
-                return 0, None
-            capacity = plan.max_records + 1
             survivors = Survivors(
-                np.empty(plan.records + 1, np.int64),
+                np.empty(plan.records, np.int64),
                 np.empty(count, np.int64),
-                np.empty(plan.records + 1, np.int64),
+                np.empty(plan.records, np.int64),
                 np.empty(count, np.int64),
             )
             totals = np.zeros((count, COUNTS), np.int64)
-            table = np.empty((TABLE_RECORD_SLOTS * capacity + MIN_HOME_SLOTS) * WORDS, np.uint32)
+            table_slots = TABLE_RECORD_SLOTS * plan.max_records + MIN_HOME_SLOTS
             count = find_in_partitions(
-                group,
+                self._group,
                 count,
                 *seed_words(self._spec.hash_seed),
                 self._spec.now_ms,
-                table,
-                np.empty(capacity * WORDS, np.uint32),
-                np.empty(capacity, np.int64),
-                np.empty(capacity, np.uint8),
-                np.empty(capacity, np.uint8),
+                np.empty(table_slots * WORDS, np.uint32),
+                np.empty(plan.max_records * WORDS, np.uint32),
+                np.empty(plan.max_records, np.int64),
+                np.empty(plan.max_records, np.uint8),
+                np.empty(plan.max_records, np.uint8),
                 survivors,
                 totals,
             )
@@ -299,15 +300,15 @@ class _GroupRun:
         number = self._outputs.next_number(plan.policy)
         writer = self._outputs.writer(plan.policy, number)
         output = self._make_output(writer)
-        nothing = np.empty(0, np.int64)
+        survivors = _NO_SURVIVORS if found is None else found.survivors
         with self._counts.timed("kernels_ms"):
             written = write_partitions(
                 self._group,
                 count,
-                Survivors(nothing, nothing, nothing, nothing) if found is None else found.survivors,
-                found is not None,
+                survivors,
+                plan.deduplicate,
                 output,
-                _INT64_MAX if limit is None else max(limit - writer.data_bytes, 1),
+                _INT64_MAX if limit is None else limit - writer.data_bytes,
             )
         if not written:
             return 0, False
@@ -338,7 +339,7 @@ class _GroupRun:
             sections=np.empty((len(plan.works), OUT_FIELDS), np.int64),
             work=np.empty(work_bytes, np.uint8),
             compressed=np.empty(work_bytes if plan.deduplicate else 0, np.uint8),
-            rewritten=np.empty((plan.total_bytes // BATCH_OVERHEAD + 1, 4), np.int64),
+            rewritten=np.empty((plan.total_bytes // BATCH_OVERHEAD, 4), np.int64),
             totals=np.zeros(TOTALS, np.int64),
             block=np.zeros(BLOCK_FIELDS, np.int64),
             index=np.empty((_MAX_BLOCKS, 3), np.int64),

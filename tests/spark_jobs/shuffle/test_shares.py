@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -111,6 +112,27 @@ def test_a_byte_range_without_the_start_of_a_block_is_empty(harness: CompactionH
     harness.log.publish(spec, result)
     harness.log.check()
     assert len(result.files) < len(plan.shares)
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_a_byte_range_without_batches_of_an_extent_writes_no_section(
+    harness: CompactionHarness, policy: str
+) -> None:
+    """The log has only the second half of the section's offsets."""
+    partition_id = PartitionId(harness.topic(policy), 0)
+    harness.log.ingest({partition_id: batches(40, keys=130)}, 900, SegmentKind.COMPACTED)
+    (extent,) = harness.log.extents[partition_id]
+    harness.log.extents[partition_id] = [extent._replace(base_offset=200, record_count=200)]
+    spec = harness.log.job(table_bytes=1024)
+    plan = plan_shuffle(spec, SMALL)
+
+    result = run(harness, spec, plan)
+
+    written = sorted((each.base_offset, each.last_offset) for file in result.files for each in file.extents)
+    assert 1 < len(written) < len(plan.shares)
+    assert (written[0][0], written[-1][1]) == (200, 399)
+    assert all(one[1] + 1 == other[0] for one, other in pairwise(written))
+    assert result.counts["records_in"] == 200
 
 
 def test_a_section_without_an_index_is_not_cut(harness: CompactionHarness) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -13,7 +14,7 @@ from core.errors import CorruptDataError
 from object_format.errors import MalformedBatchError
 from object_format.record_batch.headers import iter_headers
 from object_format.record_batch.records import encode_batch
-from spark_jobs.task.extent_cut import ExtentCutter
+from spark_jobs.task.extent_cut import ExtentCutter, are_disjoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,9 +88,48 @@ def test_a_batch_across_the_end_of_an_extent_is_corrupt() -> None:
         ExtentCutter([extent(0, 4, 0)]).pieces(memoryview(batches(3, 3)))
 
 
+@pytest.mark.parametrize(("aborted", "pieces"), [((), 1), ((AbortedTransaction(7, 0, 9),), 1000)])
+def test_cutting_takes_a_row_for_each_piece_that_is_possible(
+    aborted: Sequence[AbortedTransaction], pieces: int
+) -> None:
+    """That is one for each extent, or for each batch if some of them may be aborted. A row takes 40 bytes."""
+    one = encode_batch([], [], [])
+    data = b"".join(one.replace(bytes(8), base.to_bytes(8, "big"), 1) for base in range(pieces))
+    cutter = ExtentCutter([extent(0, pieces, 0)], aborted)
+    cutter.pieces(memoryview(b""))  # loads the kernel
+    tracemalloc.start()
+    cutter.pieces(memoryview(data))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 40 * pieces <= peak < 40 * pieces + 4000
+
+
 def test_extents_that_claim_the_same_batches_are_corrupt() -> None:
     with pytest.raises(CorruptDataError, match="claim the same batches"):
         ExtentCutter([extent(0, 4, 0), extent(5, 9, 3)])
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(1, 4), st.booleans()), max_size=4))
+def test_extents_are_disjoint_if_they_claim_ascending_offsets(
+    claims: Sequence[tuple[int, int, bool]],
+) -> None:
+    """`claims` are first stored offset and count. An extent without bytes claims nothing."""
+    extents: list[Extent] = []
+    claimed: list[int] = []
+    base = 10
+    for first, count, has_bytes in claims:
+        made = extent(base, base + count - 1, base - first)
+        extents.append(made if has_bytes else made._replace(length=0))
+        claimed += range(first, first + count) if has_bytes else []
+        base += count
+    assert are_disjoint(extents) == all(one < other for one, other in pairwise(claimed))
+
+
+def test_an_offset_before_the_section_is_malformed() -> None:
+    """Stored offsets begin at 0."""
+    data = encode_batch([0], [b"k"], [b"v"], base_offset=-1) + batches(2)
+    with pytest.raises(MalformedBatchError):
+        ExtentCutter([extent(0, 1, 0)]).pieces(memoryview(data))
 
 
 @given(st.data())

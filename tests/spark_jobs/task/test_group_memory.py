@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,9 @@ from catalog.model import PartitionId
 from object_format.buffers import readable
 from object_format.codecs.codec import Codec
 from object_format.holes import holes_between
+from object_format.kernels.batches.layout import BATCH_OVERHEAD, BATCH_ROW
 from object_format.kernels.bitmaps.complement import first_container
+from object_format.kernels.dedupe.filter import MAX_GROWTH
 from object_format.offset_set import OffsetSet
 from object_format.segment_file.layout import (
     BLOCK_HEADER,
@@ -23,6 +26,7 @@ from object_format.segment_file.layout import (
     INDEX_HEADER,
     SECTION_FOOTER,
     SECTION_HEADER,
+    SECTION_START_LENGTH,
 )
 from spark_jobs.task.small_sections import runner
 from spark_jobs.task.small_sections.columns import (
@@ -35,6 +39,7 @@ from spark_jobs.task.small_sections.columns import (
     PIECE_ROWS_END,
     PIECE_START,
 )
+from spark_jobs.task.small_sections.plan import plan_group
 from spark_jobs.task.small_sections.read import read_partitions
 from spark_jobs.task.small_sections.write import BLOCK_FIELDS, Output, write_holes, write_partitions
 from tests.spark_jobs.compaction_harness import CompactionHarness
@@ -46,7 +51,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from catalog.model import JobSpec
+    from spark_jobs.task.arrangement import PartitionWork
     from spark_jobs.task.small_sections.columns import Group
+    from spark_jobs.task.small_sections.plan import GroupLimits, GroupPlan
 
 UNUSED = 0xEE
 
@@ -254,6 +262,143 @@ def needs_of(group: Group, output: Output, *, filters: bool) -> dict[str, list[i
         for each in pieces
     ]
     return {"out": ends, "index": blocks, "work": bytes_, "kept": records}
+
+
+def arrays_of(arguments: Sequence[object]) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays in the named tuples of a kernel's arguments, and the others by their index."""
+    found: dict[str, npt.NDArray[Any]] = {}
+    for index, value in enumerate(arguments):
+        if isinstance(value, np.ndarray):
+            found[str(index)] = value
+        elif isinstance(value, tuple) and hasattr(value, "_fields"):
+            found |= {
+                name: each
+                for name, each in zip(value._fields, value, strict=True)
+                if isinstance(each, np.ndarray)
+            }
+    return found
+
+
+def group_arrays(
+    harness: CompactionHarness, monkeypatch: pytest.MonkeyPatch
+) -> tuple[GroupPlan, dict[str, dict[str, npt.NDArray[Any]]]]:
+    """Run a job of one group; return its plan, and the arrays that each kernel got."""
+    plans: list[GroupPlan] = []
+    found: dict[str, dict[str, npt.NDArray[Any]]] = {}
+
+    def make_plan(
+        spec: JobSpec,
+        works: Sequence[PartitionWork],
+        first: int,
+        *,
+        max_file_bytes: int,
+        key_capacity: int,
+        limits: GroupLimits,
+    ) -> GroupPlan | None:
+        plan = plan_group(
+            spec, works, first, max_file_bytes=max_file_bytes, key_capacity=key_capacity, limits=limits
+        )
+        assert plan is not None
+        plans.append(plan)
+        return plan
+
+    def record(name: str, kernel: Callable[..., int], *arguments: object) -> int:
+        found[name] = arrays_of(arguments)
+        return kernel(*arguments)
+
+    monkeypatch.setattr(runner, "plan_group", make_plan)
+    for name in ("read_partitions", "find_in_partitions", "write_partitions"):
+        monkeypatch.setattr(runner, name, partial(record, name, getattr(runner, name)))
+    spec = harness.log.job()
+    harness.log.publish(spec, harness.run(spec))
+    harness.log.check()
+    (plan,) = plans
+    return plan, found
+
+
+def group_shapes(plan: GroupPlan) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the arrays that the kernels of a group fill.
+
+    A batch takes 61 bytes at least, and a piece has a batch. 16 MiB are for opened batches.
+    """
+    batches = plan.total_bytes // BATCH_OVERHEAD
+    opened = 16 << 20 if plan.deduplicate else 0
+    piece = min(plan.total_bytes, 512 << 10) + MAX_GROWTH * plan.max_records + 1024
+    work = max(opened // 4, piece)
+    return {
+        "data": (plan.total_bytes,),
+        "pieces": (batches, 7),
+        "rows": (batches,),
+        "piece_ends": (len(plan.works),),
+        "cut": (batches, 5),
+        "found": (len(plan.bounds),),
+        "dropped": (len(plan.bounds),),
+        "opened": (opened,),
+        "records": (opened,),
+        "indexes": (batches,),
+        "out": (2 * plan.total_bytes + MAX_GROWTH * plan.records + 1024 * len(plan.works),),
+        "sections": (len(plan.works), 12),
+        "work": (work,),
+        "compressed": (work if plan.deduplicate else 0,),
+        "rewritten": (batches, 4),
+        "index": (64, 3),
+        "containers": (65, 4),
+        "holes": (65 * 8192,),
+        "kept": (plan.max_records,),
+    }
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_a_group_has_memory_for_its_batches_and_records(
+    harness: CompactionHarness, monkeypatch: pytest.MonkeyPatch, policy: str, codec: Codec
+) -> None:
+    """Each array has the size that the kernels' documentation requires, and no more."""
+    ingest(harness, codec=codec, policy=policy)
+    plan, found = group_arrays(harness, monkeypatch)
+
+    shapes = group_shapes(plan)
+    for arrays in (found["read_partitions"], found["write_partitions"]):
+        named = {name: array.shape for name, array in arrays.items() if name in shapes and name != "sections"}
+        assert named == {name: shapes[name] for name in named}
+    written = found["write_partitions"]
+    assert written["sections"].shape == shapes["sections"]
+    assert shapes.keys() <= written.keys()
+    if policy == "compact":
+        survivors = found["find_in_partitions"]
+        table, words, *columns = (array for name, array in survivors.items() if name.isdigit())
+        assert (table.size, words.size) == (3 * (3 * plan.max_records + 64), 3 * plan.max_records)
+        assert [each.size for each in columns[:3]] == [plan.max_records] * 3
+        assert columns[3].shape == (len(plan.works), 4)
+        assert survivors["offsets"].size == survivors["tombstones"].size == plan.records
+        assert survivors["offset_ends"].size == survivors["tombstone_ends"].size == len(plan.works)
+
+
+def test_the_largest_group_takes_at_most_70_mib(
+    harness: CompactionHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has as many partitions as sections with a batch of one record fit."""
+    ingest(harness, codec=Codec.LZ4, policy="compact")
+    plan, _ = group_arrays(harness, monkeypatch)
+    limits = runner.DEFAULT_LIMITS
+    section = SECTION_START_LENGTH + BLOCK_HEADER.size + BATCH_OVERHEAD + 7
+    shapes = group_shapes(
+        replace(
+            plan,
+            total_bytes=limits.bytes,
+            records=limits.records,
+            max_records=limits.partition_records,
+            works=plan.works[:1] * (limits.bytes // section),
+        )
+    )
+    widths = {"rows": BATCH_ROW.itemsize} | dict.fromkeys(
+        ("data", "opened", "out", "work", "compressed", "holes"), 1
+    )
+    del shapes["records"]  # a view of `opened`
+    filled = sum(int(np.prod(shape)) * widths.get(name, 8) for name, shape in shapes.items())
+    survivors = 2 * 8 * limits.records
+    table = (3 * limits.partition_records + 64) * 12 + limits.partition_records * (12 + 8 + 2)
+    assert filled + survivors + table <= 70 << 20
 
 
 def memory_for_holes(out_bytes: int) -> tuple[Output, npt.NDArray[np.uint8]]:

@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from catalog.model import PartitionId
+from catalog.model import AbortedTransaction, PartitionId
+from object_format.codecs.codec import Codec
 from object_format.segment_file import SECTION_START_LENGTH
+from object_format.segment_file.checksum import file_seed
 from spark_jobs.task.arrangement import InputPart, PartitionWork, arrange
 from spark_jobs.task.output_files import OutputPolicy
+from spark_jobs.task.partition_writer import rewriting_of
+from spark_jobs.task.small_sections.columns import (
+    ABORTED,
+    ABORTED_END,
+    BASE_OFFSET,
+    HAS_HORIZON,
+    HORIZON,
+    MAX_MERGED,
+    MAX_MERGED_COMPRESSED,
+    MERGED_CODEC,
+    MERGES,
+    NO_CODEC,
+    NUMBER,
+    PARTITION_FIELDS,
+    REACHES_LOG_START,
+    SECTIONS,
+    SECTIONS_END,
+    UNIQUE_KEYS,
+    UPPER_OFFSET,
+)
 from spark_jobs.task.small_sections.plan import FileRange, GroupLimits, GroupPlan, plan_group
 from tests.spark_jobs.compaction_harness import CompactionHarness
-from tests.spark_jobs.reference_log import batch
+from tests.spark_jobs.reference_log import DELETE_RETENTION_MS, batch
+from tests.spark_jobs.shuffle.test_shares import works_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,3 +178,149 @@ def test_extents_that_claim_the_same_batches_are_in_no_group(harness: Compaction
         extents = (first, second._replace(offset_shift=shift))
         works[1] = replace(works[1], parts=(InputPart.of(part.input_index, extents),))
         assert size(group(spec, works)) == expected
+
+
+class Sizes(NamedTuple):
+    """Data and records of a partition whose section is adjacent to the one before it."""
+
+    data: int
+    records: int = 1
+
+
+def group_of(harness: CompactionHarness, sizes: list[Sizes]) -> int:
+    """Return how many partitions of a file, with these sections, are in the first group by default."""
+    spec = equal_sections(harness)
+    works = []
+    for work, each in zip(
+        works_of([(each.data, SECTION_START_LENGTH) for each in sizes], 1), sizes, strict=True
+    ):
+        (part,) = work.parts
+        (extent,) = part.extents
+        part = part._replace(extents=(extent._replace(record_count=each.records),))
+        works.append(replace(work, parts=(part,)))
+    return size(group(spec, works, max_file_bytes=1 << 30, key_capacity=1 << 30))
+
+
+MAX_BYTES = 512 << 10
+MAX_RECORDS = 32_768
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([Sizes(MAX_BYTES)], 1),
+        ([Sizes(MAX_BYTES + 1)], 0),
+        ([Sizes(100, MAX_RECORDS)], 1),
+        ([Sizes(100, MAX_RECORDS + 1)], 0),
+        ([Sizes(MAX_BYTES - SECTION_START_LENGTH)] * 5, 4),
+        ([Sizes(MAX_BYTES - SECTION_START_LENGTH)] * 3 + [Sizes(MAX_BYTES - SECTION_START_LENGTH + 1)], 3),
+        ([Sizes(100, MAX_RECORDS)] * 9, 8),
+        ([Sizes(100, MAX_RECORDS)] * 7 + [Sizes(100, MAX_RECORDS - 1), Sizes(100), Sizes(100)], 9),
+    ],
+)
+def test_the_default_limits_are_those_of_the_documentation(
+    harness: CompactionHarness, sizes: list[Sizes], expected: int
+) -> None:
+    """A group has up to 2 MiB of stored sections and 262,144 records (docs/explanation/compaction.md)."""
+    assert group_of(harness, sizes) == expected
+
+
+def test_columns_describe_the_partitions_of_a_group(harness: CompactionHarness) -> None:
+    """Sections of several extents, extents without bytes, and partitions that differ in all settings."""
+    topic = harness.topic()
+    keys = [PartitionId(topic, index) for index in range(PARTITIONS)]
+    for number in range(FILES + 1):
+        pairs = [batch((b"%d" % number, bytes(10 * index))) for index in range(4)]
+        pairs[1] = replace(pairs[1], rejected=number > 0)
+        harness.log.ingest({key: pairs[: 2 + key.partition % 3] for key in keys[number % 2 :]})
+    first, *others = harness.log.extents[keys[1]]
+    harness.log.extents[keys[1]] = [first._replace(length=0, record_count=0), *others]
+    spec = harness.log.job()
+    options = [
+        {"compression_type": "producer", "reaches_log_start": True, "delete_retention_ms": 0},
+        {"compression_type": "lz4", "aborted": (AbortedTransaction(5, 3, 4), AbortedTransaction(2, 0, 1))},
+        {"compression_type": "uncompressed", "reaches_log_start": False, "max_message_bytes": 500},
+        {"deduplicate": False},
+        {"aborted": (AbortedTransaction(1, 0, 0),), "delete_retention_ms": 77},
+    ]
+    spec = replace(
+        spec,
+        now_ms=0,
+        partitions=tuple(
+            replace(each, **changes)  # type: ignore[arg-type]  # of several types
+            for each, changes in zip(spec.partitions, options, strict=True)
+        ),
+    )
+    codecs = [NO_CODEC, Codec.LZ4, Codec.NONE, NO_CODEC, NO_CODEC]
+    horizons = [0, DELETE_RETENTION_MS, None, DELETE_RETENTION_MS, 77]
+
+    for begin, end in ((0, 3), (3, 4), (4, 5)):
+        plan = group(spec, first=begin)
+
+        assert plan is not None
+        works = arrange(spec)[begin:end]
+        assert list(plan.works) == works
+        check_columns(spec, plan)
+        rows = plan.partitions
+        assert rows[:, MERGED_CODEC].tolist() == codecs[begin:end]
+        assert rows[:, HAS_HORIZON].tolist() == [each is not None for each in horizons[begin:end]]
+        assert rows[:, HORIZON].tolist() == [each or 0 for each in horizons[begin:end]]
+        assert rows[:, UNIQUE_KEYS].tolist() == [each.partition.deduplicate for each in works]
+
+
+def check_columns(spec: JobSpec, plan: GroupPlan) -> None:
+    """Compare the columns of a group with the partitions, parts and extents that they describe."""
+    works = plan.works
+    parts = [[part for part in work.parts if part.has_bytes] for work in works]
+    sections = [part for each in parts for part in each]
+    assert plan.parts == tuple(sections)
+    extents = [[each for each in part.extents if each.length] for part in sections]
+    slots = list(dict.fromkeys(part.input_index for part in sections))
+    lengths = [plan.files[index].end - plan.files[index].start for index in slots]
+    ends = list(accumulate(lengths))
+    for index in slots:
+        data = [part.data for part in sections if part.input_index == index]
+        assert plan.files[index] == FileRange(data[0].start - SECTION_START_LENGTH, data[-1].end)
+    assert plan.file_rows.tolist() == [
+        [file_seed(spec.inputs[index].file_id), plan.files[index].start, end - length, end]
+        for index, length, end in zip(slots, lengths, ends, strict=True)
+    ]
+    assert plan.total_bytes == ends[-1]
+    extent_ends = list(accumulate(map(len, extents)))
+    assert plan.sections.tolist() == [
+        [slots.index(part.input_index), part.data.start, part.data.end, end - len(each), end]
+        for part, each, end in zip(sections, extents, extent_ends, strict=True)
+    ]
+    flat = [extent for each in extents for extent in each]
+    assert plan.bounds.tolist() == [
+        [each.base_offset - each.offset_shift, each.last_offset - each.offset_shift, each.offset_shift]
+        for each in flat
+    ]
+    assert plan.extent_rows.tolist() == [
+        [each.leader_epoch, each.record_count, each.min_timestamp, each.max_timestamp] for each in flat
+    ]
+    aborted = [sorted(work.partition.aborted) for work in works]
+    assert plan.aborted.tolist() == [list(each) for of_one in aborted for each in of_one]
+    assert plan.topics == b"".join(work.partition.topic_id.bytes for work in works)
+    assert plan.partitions.shape == (len(works), PARTITION_FIELDS)
+    section_ends = list(accumulate(map(len, parts)))
+    aborted_ends = list(accumulate(map(len, aborted)))
+    for number, (work, row) in enumerate(zip(works, plan.partitions.tolist(), strict=True)):
+        partition = work.partition
+        merges = rewriting_of(spec, partition, exact=True)
+        assert (row[SECTIONS], row[SECTIONS_END]) == (
+            section_ends[number] - len(parts[number]),
+            section_ends[number],
+        )
+        assert (row[ABORTED], row[ABORTED_END]) == (
+            aborted_ends[number] - len(aborted[number]),
+            aborted_ends[number],
+        )
+        assert (row[NUMBER], row[REACHES_LOG_START]) == (partition.partition, partition.reaches_log_start)
+        assert (row[BASE_OFFSET], row[UPPER_OFFSET]) == (partition.base_offset, partition.upper_offset)
+        assert (row[MERGES], row[MAX_MERGED], row[MAX_MERGED_COMPRESSED]) == (
+            spec.merge_batches,
+            *merges.merge_limits,
+        )
+    assert plan.records == sum(work.records_in for work in works)
+    assert plan.max_records == max(work.records_in for work in works)

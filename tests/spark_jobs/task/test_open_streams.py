@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from catalog.model import PartitionId
 from core.clock import ManualClock
+from core.errors import CorruptFileError
 from core.ids import SeededIds
 from object_store.local.store import LocalStore
 from object_store.local.streams import LocalStream
@@ -97,6 +98,39 @@ def test_a_stream_is_closed_after_the_last_part_of_its_input(
     assert open_streams.current == 0
     assert open_streams.peak <= peak
     assert result.counts["get_requests"] == 2 * FILES
+
+
+@pytest.mark.parametrize("position", [1, 0])
+def test_all_streams_are_closed_after_an_error(tmp_path: Path, position: int) -> None:
+    """Pass 1 or pass 2 fails at the last partition, which is deduplicated or not."""
+    clock = ManualClock()
+    ids = SeededIds(1, clock)
+    log = ReferenceLog(LocalStore(tmp_path, ids), clock, ids)
+    topics = [log.create_topic(policy) for policy in ("compact", "delete")]
+    keys = sorted(PartitionId(topic, 0) for topic in topics)
+    for number in range(3):
+        log.ingest({key: [batch((b"a", b"%d" % number))] for key in keys})
+    log.policies[keys[1].topic_id] = ["delete", "compact"][position]
+    log.policies[keys[0].topic_id] = "compact"
+    spec = log.job()
+    path = tmp_path / spec.inputs[-1].object_name
+    damaged = bytearray(path.read_bytes())
+    damaged[spec.inputs[-1].extents[-1].position + 20] ^= 1
+    path.write_bytes(damaged)
+    open_streams = OpenStreams()
+
+    with pytest.raises(CorruptFileError):
+        run_compaction(
+            spec,
+            StreamCountingStore(tmp_path, ids, open_streams),
+            attempt_id=ids.new_uuid(),
+            clock=clock,
+            ids=ids,
+            limits=GroupLimits(bytes=0),
+        )
+
+    assert open_streams.current == 0
+    assert open_streams.peak >= 3
 
 
 def test_a_stream_is_closed_after_the_group_that_reads_the_last_section_of_its_input(tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from threading import Event, current_thread
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from typing_extensions import override
@@ -22,7 +23,7 @@ from spark_jobs.task.read_ahead import ReadAhead
 from tests.spark_jobs.reference_log import ReferenceLog, batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from object_store.accounting import Purpose
@@ -95,31 +96,119 @@ def test_closing_ignores_the_error_of_bytes_that_were_not_requested(thread: Thre
     assert source.is_closed
 
 
+class _Read(Future[int]):
+    """A read that begins when its result is needed."""
+
+    def __init__(self, read: Callable[[], int]) -> None:
+        super().__init__()
+        self._read = read
+
+    @override
+    def result(self, timeout: float | None = None) -> int:
+        if not self.running():
+            self.set_running_or_notify_cancel()
+        self.set_result(self._read())
+        return super().result(timeout)
+
+    @override
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self.result()
+        return super().exception(timeout)
+
+
+class _LateThread:
+    """A thread that counts the reads that it was given."""
+
+    def __init__(self) -> None:
+        self.reads: list[_Read] = []
+
+    def submit(self, read: Callable[[memoryview], int], target: memoryview) -> _Read:
+        self.reads.append(_Read(lambda: read(target)))
+        return self.reads[-1]
+
+
+def test_the_next_read_begins_when_the_bytes_of_the_last_one_have_been_taken() -> None:
+    """At the end there is nothing more to read."""
+    thread: Any = _LateThread()
+    ahead = _ahead(_Source(bytes(range(10))), thread)
+    target = memoryview(bytearray(4))
+    steps = []
+    for _ in range(6):
+        count = ahead.readinto(target)
+        steps.append((bytes(target[:count]), len(thread.reads)))
+    assert steps == [
+        (b"\0\1\2\3", 1),  # a read returns 7 bytes, and 3 are left
+        (b"\4\5\6", 2),
+        (b"\7\x08\x09", 3),
+        (b"", 3),
+        (b"", 4),
+        (b"", 5),
+    ]
+    ahead.start()
+    ahead.start()
+    assert ahead.readinto(target[:0]) == 0
+    assert len(thread.reads) == 6
+
+
+def test_a_source_is_closed_after_the_read_in_flight() -> None:
+    """A read that has not begun is cancelled."""
+    for is_running in (False, True):
+        thread: Any = _LateThread()
+        source = _Source(bytes(100))
+        ahead = _ahead(source, thread)
+        ahead.start()
+        (read,) = thread.reads
+        if is_running:
+            read.set_running_or_notify_cancel()
+        ahead.close()
+        assert (source.is_closed, source.reads) == (True, int(is_running))
+
+
+def test_a_source_is_closed_without_a_read() -> None:
+    thread: Any = _LateThread()
+    source = _Source(bytes(100))
+    _ahead(source, thread).close()
+    assert (source.is_closed, source.reads) == (True, 0)
+
+
 class _LoggedStream(LocalStream):
     reads: list[int]
+    threads: set[str]
+    next_stream: Event
     number: int
 
     @override
     def readinto(self, target: memoryview) -> int:
         self.reads.append(self.number)
+        self.threads.add(current_thread().name)
+        if len(self.reads) == 1:
+            self.next_stream.wait()
         return super().readinto(target[:100])
 
 
 class _LoggedStore(LocalStore):
-    """A store that numbers its streams, which return at most 100 bytes at a time, and logs each read."""
+    """A store that numbers its streams, which return at most 100 bytes at a time, and logs each read.
+
+    The first read waits until another stream is opened.
+    """
 
     def __init__(self, root: Path, ids: SeededIds) -> None:
         super().__init__(root, ids)
         self.streams = 0
         self.reads: list[int] = []
+        self.threads: set[str] = set()
+        self.next_stream = Event()
 
     @override
     def open_stream(
         self, name: str, position: int = 0, end: int | None = None, *, purpose: Purpose
     ) -> LocalStream:
         stream = _LoggedStream(self._root, name, (position, end), self._counts, purpose)
-        stream.reads, stream.number = self.reads, self.streams
+        stream.reads, stream.number, stream.threads = self.reads, self.streams, self.threads
+        stream.next_stream = self.next_stream
         self.streams += 1
+        if self.streams == 2:
+            self.next_stream.set()
         return stream
 
 
@@ -127,7 +216,10 @@ class _LoggedStore(LocalStore):
 def test_the_next_input_is_requested_before_the_current_one_has_been_read(
     tmp_path: Path, policy: str, passes: int
 ) -> None:
-    """Each input is requested once in each pass, so the number of requests is the same."""
+    """Each input is requested once in each pass, so the number of requests is the same.
+
+    One thread reads, one range at a time.
+    """
     clock = ManualClock()
     ids = SeededIds(1, clock)
     log = ReferenceLog(LocalStore(tmp_path, ids), clock, ids)
@@ -146,6 +238,7 @@ def test_the_next_input_is_requested_before_the_current_one_has_been_read(
         for number, following in pairwise(range(first, first + FILES)):
             second_read = store.reads.index(number, store.reads.index(number) + 1)
             assert store.reads.index(following) < second_read
+    assert store.threads == {"read-ahead_0"}
 
 
 @pytest.mark.parametrize(

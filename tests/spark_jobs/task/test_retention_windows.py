@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 
 from catalog.model import PartitionId
 from object_format.codecs.codec import Codec
+from object_format.dedupe import Survivors
 from object_store.local.store import LocalStore
 from spark_jobs.shuffle.plan import plan_shuffle
+from spark_jobs.task.compaction_task import run_compaction
 from spark_jobs.task.retention_windows import windows_of
+from spark_jobs.task.small_sections.plan import GroupLimits
 from tests.spark_jobs.compaction_harness import CompactionHarness
 from tests.spark_jobs.reference_log import BatchToWrite
 from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
@@ -101,6 +104,27 @@ def test_windows_of_batches_that_pass_1_has_filtered_need_one_pass(tmp_path: Pat
     assert harness.log.read(key) == harness.log.expected(key)
     assert [extent.record_count for file in result.files for extent in file.extents] == [3, 4]
     assert (result.counts["get_requests"], result.counts["input_files_read_once"]) == (8, 4)
+
+
+def test_the_survivors_of_one_window_are_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may take as much memory as the bitmap of a partition."""
+    harness = CompactionHarness(tmp_path)
+    keys = [PartitionId(harness.topic(policy), 0) for policy in ("compact", "delete")]
+    harness.log.ingest({key: [_batch(1, (b"a", b"1"), (b"a", b"2"))] for key in keys})
+
+    def refuse(*_arguments: object) -> None:
+        raise AssertionError("survivors are copied")
+
+    monkeypatch.setattr(Survivors, "between", refuse)
+    spec = harness.log.job()
+    run_compaction(
+        spec,
+        harness.log.store,
+        attempt_id=harness.ids.new_uuid(),
+        clock=harness.clock,
+        ids=harness.ids,
+        limits=GroupLimits(bytes=0),
+    )
 
 
 @pytest.mark.parametrize("plan", ["task", "shuffle"])

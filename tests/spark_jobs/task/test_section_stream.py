@@ -80,6 +80,24 @@ def test_sections_are_read_in_order_and_others_are_skipped(file: File) -> None:
     assert stream.was_opened
 
 
+def test_a_section_of_several_extents_begins_with_the_first_one(file: File) -> None:
+    work = file.works[1]
+    (part,) = work.parts
+    (extent,) = part.extents
+    halves = (extent._replace(last_offset=1), extent._replace(base_offset=2))
+    assert file.stream().first_offset(work.partition_id, part._replace(extents=halves)) == 0
+
+
+@pytest.mark.parametrize("position", [0, 10, SECTION_START_LENGTH - 1])
+def test_an_extent_before_the_first_section_is_corrupt(file: File, position: int) -> None:
+    """The header of a section does not fit before it."""
+    work = file.works[0]
+    (part,) = work.parts
+    extent = part.extents[0]._replace(position=position)
+    with pytest.raises(CorruptDataError, match="the data is of another one"):
+        file.stream().first_offset(work.partition_id, InputPart.of(0, (extent,)))
+
+
 def test_memory_is_that_of_a_read_or_of_the_whole_range(file: File) -> None:
     (part,) = file.works[0].parts
     length = file.works[-1].parts[0].data.end - (part.data.start - SECTION_START_LENGTH)

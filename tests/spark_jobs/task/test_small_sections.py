@@ -5,7 +5,9 @@ from __future__ import annotations
 import tracemalloc
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +31,8 @@ from spark_jobs.task.compaction_task import run_compaction
 from spark_jobs.task.input_pass import InputPass
 from spark_jobs.task.small_sections import runner
 from spark_jobs.task.small_sections.columns import OUT_END
-from spark_jobs.task.small_sections.plan import GroupLimits
+from spark_jobs.task.small_sections.plan import GroupLimits, plan_group
+from spark_jobs.task.small_sections.read import read_partitions
 from spark_jobs.task.small_sections.runner import DEFAULT_LIMITS
 from tests.spark_jobs.compaction_harness import CompactionHarness
 from tests.spark_jobs.reference_log import DELETE_RETENTION_MS, BatchToWrite, batch, encode
@@ -41,11 +44,23 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from catalog.model import JobInput, JobResult, JobSpec
+    from spark_jobs.task.arrangement import PartitionWork
+    from spark_jobs.task.small_sections.columns import Group
+    from spark_jobs.task.small_sections.plan import GroupPlan
     from spark_jobs.task.small_sections.write import Output
 
 ONE_BY_ONE = GroupLimits(bytes=0)
 UNLIKE = {"peak_rss_bytes", "largest_buffer_bytes", "bytes_in"}
 """Counts that depend on how the work is done: memory, and how much of a stream was read when a job failed."""
+
+
+class SectionKind(Enum):
+    """What a section has."""
+
+    COMPRESSED = 0
+    PLAIN = 1
+    MIXED = 2
+    ABORTED = 3
 
 
 @dataclass(frozen=True)
@@ -145,6 +160,27 @@ def test_small_sections_are_not_entered_one_by_one(
     harness.log.check()
     assert result.counts["get_requests"] == (6 if codec is Codec.NONE else 3)
     assert result.counts["partitions"] == 20
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_the_outcome_is_the_same_without_native_codecs(
+    harness: CompactionHarness, monkeypatch: pytest.MonkeyPatch, attempts: Attempts, codec: Codec
+) -> None:
+    """The task processes compressed partitions. Groups then have no memory for opened batches."""
+    spec = write_wide_files(harness, codec=codec)
+    expected = outcome(harness, spec, ONE_BY_ONE)
+    monkeypatch.setattr(runner, "native_codec_table", lambda: None)
+    opened = set()
+
+    def read(group: Group, count: int, opens: int) -> int:
+        opened.add(group.opened.size)
+        return int(read_partitions(group, count, opens))
+
+    monkeypatch.setattr(runner, "read_partitions", read)
+
+    assert outcome(harness, spec, DEFAULT_LIMITS) == expected
+    assert opened == {0}
+    assert attempts.of(harness, spec) == ([0] if codec is Codec.NONE else [0, 1, 3, 7, 15])
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
@@ -248,13 +284,131 @@ def test_the_memory_of_a_group_is_bounded(harness: CompactionHarness, policy: st
     assert peak < bound
 
 
-def test_output_files_end_at_the_same_partitions(harness: CompactionHarness) -> None:
+@pytest.mark.parametrize("limits", [DEFAULT_LIMITS, GroupLimits(records=5 * 23)])
+@pytest.mark.parametrize("sections", [0, 1, 2, 3])
+def test_output_files_end_at_the_same_partitions(
+    harness: CompactionHarness, limits: GroupLimits, sections: int
+) -> None:
+    """The limit is exactly that of so many sections. A group of five begins in the middle of a file."""
     spec = write_wide_files(harness)
-    length = spec.inputs[0].extents[0].length
+    length = harness.run(spec).files[0].extents[0].length
 
-    found = check_both(harness, replace(spec, output_bytes=3 * length))
+    found = check_both(harness, replace(spec, output_bytes=sections * length), limits)
 
-    assert len(found.objects) > 3
+    most = max(sections, 1)
+    assert [len(each) for each in found.extents] == [most] * (20 // most) + [20 % most] * (20 % most > 0)  # type: ignore[arg-type]  # tuples
+
+
+@dataclass
+class Attempts:
+    """Groups that a job has planned, by their first partition."""
+
+    firsts: list[int]
+
+    def of(self, harness: CompactionHarness, spec: JobSpec) -> list[int]:
+        """Run a job, and return its attempts."""
+        self.firsts.clear()
+        harness.run(spec)
+        return list(self.firsts)
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> Attempts:
+    found = Attempts([])
+
+    def plan(
+        spec: JobSpec,
+        works: Sequence[PartitionWork],
+        first: int,
+        *,
+        max_file_bytes: int,
+        key_capacity: int,
+        limits: GroupLimits,
+    ) -> GroupPlan | None:
+        found.firsts.append(first)
+        return plan_group(
+            spec, works, first, max_file_bytes=max_file_bytes, key_capacity=key_capacity, limits=limits
+        )
+
+    monkeypatch.setattr(runner, "plan_group", plan)
+    return found
+
+
+@pytest.mark.parametrize("output_bytes", [None, 1 << 30])
+@pytest.mark.parametrize(("codec", "merged"), [(Codec.GZIP, "producer"), (Codec.NONE, "gzip")])
+def test_the_task_pauses_after_groups_that_cannot_be_read_or_written(
+    harness: CompactionHarness, attempts: Attempts, codec: Codec, merged: str, output_bytes: int | None
+) -> None:
+    spec = write_wide_files(harness, codec=codec)
+    partitions = tuple(replace(each, compression_type=merged) for each in spec.partitions)
+    spec = replace(spec, partitions=partitions, output_bytes=output_bytes)
+
+    assert attempts.of(harness, spec) == [0, 1, 3, 7, 15]
+
+
+@pytest.mark.parametrize("sections", [1, 2, 5])
+def test_the_task_does_not_pause_after_a_full_file(
+    harness: CompactionHarness, attempts: Attempts, sections: int
+) -> None:
+    spec = write_wide_files(harness)
+    length = harness.run(spec).files[0].extents[0].length
+
+    firsts = attempts.of(harness, replace(spec, output_bytes=sections * length))
+
+    assert firsts == list(range(0, 20, sections))
+
+
+@pytest.mark.parametrize("kinds", list(product(SectionKind, repeat=2)))
+def test_only_sections_with_uncompressed_batches_are_read_again(
+    harness: CompactionHarness,
+    monkeypatch: pytest.MonkeyPatch,
+    kinds: tuple[SectionKind, SectionKind],
+) -> None:
+    """So are sections that have no batches of the log, as if each partition was processed on its own."""
+    topic = harness.topic()
+    compressed = batch((b"a", b"1"), (b"b", b"2"), codec=Codec.LZ4)
+    plain = batch((b"b", b"3"))
+    batches = {
+        SectionKind.COMPRESSED: [compressed, compressed],
+        SectionKind.PLAIN: [plain],
+        SectionKind.MIXED: [compressed, plain, compressed],
+        SectionKind.ABORTED: [replace(plain, producer_id=1)],
+    }
+    for _ in range(2):
+        harness.log.ingest({PartitionId(topic, index): batches[kind] for index, kind in enumerate(kinds)}, 1)
+    spec = harness.log.job()
+    partitions = tuple(
+        replace(each, aborted=(AbortedTransaction(1, 0, each.upper_offset),)) for each in spec.partitions
+    )
+
+    reads = []
+
+    def read(group: Group, count: int, opens: int) -> int:
+        reads.append(count)
+        return int(read_partitions(group, count, opens))
+
+    monkeypatch.setattr(runner, "read_partitions", read)
+
+    found = check_both(harness, replace(spec, partitions=partitions))
+
+    is_read_again = set(kinds) != {SectionKind.COMPRESSED}
+    assert reads == [len(kinds)] * (1 + is_read_again)
+    assert dict(found.counts)["get_requests"] == (4 if is_read_again else 2)
+
+
+def test_a_partition_without_records_has_no_timestamps(harness: CompactionHarness) -> None:
+    topic = harness.topic()
+    keys = [PartitionId(topic, index) for index in range(2)]
+    harness.log.ingest({key: [batch((b"a", None))] for key in keys})
+    harness.compact()
+    harness.clock.advance(DELETE_RETENTION_MS)
+
+    (extents,) = check_both(harness, harness.log.job()).extents
+
+    assert isinstance(extents, tuple)
+    assert [(each.record_count, each.min_timestamp, each.max_timestamp) for each in extents] == [
+        (0, -1, -1)
+    ] * 2
 
 
 def test_a_section_of_many_blocks_is_cut_at_the_same_batches(harness: CompactionHarness) -> None:
@@ -311,6 +465,38 @@ def test_a_section_of_another_partition_is_refused(harness: CompactionHarness) -
     found = check_both(harness, replace(spec, inputs=(replace(first, extents=tuple(extents)), *others)))
 
     assert found.error[0] is CorruptFileError
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_data_of_the_section_before_it_is_refused(
+    harness: CompactionHarness, codec: Codec, blocks: int
+) -> None:
+    """The last extent is the second block of the section before it, of which the job has so many blocks.
+
+    Blocks do not name their partition, and the header of a section is before its first one.
+    """
+    topic = harness.topic()
+    batches = [batch((b"a", b"1"), codec=codec), batch((b"b", b"2"), codec=codec)]
+    harness.log.ingest({PartitionId(topic, index): batches for index in range(4)}, block_target=1)
+    spec = harness.log.job()
+    (job_input,) = spec.inputs
+    *before, third, _ = job_input.extents
+    length = third.length // 2
+    first_block = third._replace(last_offset=0, record_count=1, length=length)
+    last = first_block._replace(partition=3, position=third.position + length, offset_shift=-1)
+    if blocks == 1:
+        third = first_block
+    ends = [2, 2, blocks, 1]
+    partitions = tuple(
+        replace(each, upper_offset=end) for each, end in zip(spec.partitions, ends, strict=True)
+    )
+    inputs = (replace(job_input, extents=(*before, third, last)),)
+
+    found = check_both(harness, replace(spec, inputs=inputs, partitions=partitions))
+
+    assert found.error[0] is CorruptFileError
+    assert "the data is of another one" in str(found.error[1])
 
 
 def forge(
