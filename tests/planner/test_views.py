@@ -44,7 +44,13 @@ SETTINGS = PlannerSettings(
 )
 FILES = {
     file_id: FileView(
-        file_id=file_id, object_name=str(file_id), size=size, kind=FileKind.COMPACTED, committed_ms=NOW_MS
+        file_id=file_id,
+        object_name=str(file_id),
+        size=size,
+        kind=FileKind.COMPACTED,
+        committed_ms=NOW_MS,
+        extents=1,
+        whole_extents=0,
     )
     for file_id, size in ((SMALL_FILE, 49), (LARGE_FILE, 50), (SUSPECTED_FILE, 50))
 }
