@@ -143,7 +143,7 @@ class Model:
                 each.file.file_id,
             )
         )
-        for level in range(level_of(self.settings.full_bytes, self.settings) + 1):
+        for level in sorted(set(map(self._level, small))):
             for kind in (True, False):
                 files = [each for each in small if self._level(each) <= level and self._kinds(each) == {kind}]
                 self.groups += [group for group in self._filled(files) if self._is_worth_it(group, level)]
