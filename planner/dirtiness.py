@@ -57,9 +57,9 @@ def first_dirty_offset(view: PartitionView) -> int:
 
 def _recorded_first_dirty_offset(view: PartitionView) -> int:
     state = view.state
-    if state.log_start_offset <= state.first_dirty_offset <= state.log_end_offset:
-        return state.first_dirty_offset
-    return state.log_start_offset
+    if state.first_dirty_offset > state.log_end_offset:
+        return state.log_start_offset
+    return max(state.log_start_offset, state.first_dirty_offset)
 
 
 def stable_extents(view: PartitionView) -> tuple[Extent, ...]:
