@@ -57,9 +57,9 @@ def first_dirty_offset(view: PartitionView) -> int:
 
 def _recorded_first_dirty_offset(view: PartitionView) -> int:
     state = view.state
-    if state.log_start_offset <= state.first_dirty_offset <= state.log_end_offset:
-        return state.first_dirty_offset
-    return state.log_start_offset
+    if state.first_dirty_offset > state.log_end_offset:
+        return state.log_start_offset
+    return max(state.log_start_offset, state.first_dirty_offset)
 
 
 def stable_extents(view: PartitionView) -> tuple[Extent, ...]:
@@ -78,8 +78,8 @@ def takeable_extents(view: PartitionView, now_ms: int) -> tuple[Extent, ...]:
     For a compacted topic they end at the first record within min.compaction.lag.ms.
     """
     extents = stable_extents(view)
-    lag = view.rules.min_compaction_lag_ms if view.rules.compacted else 0
-    if lag <= 0:
+    lag = view.rules.cleanable_after_ms
+    if lag is None:
         return extents
     dirty_from = first_dirty_offset(view)
     for index, extent in enumerate(extents):
@@ -101,20 +101,22 @@ def measure(view: PartitionView, extents: Iterable[Extent], now_ms: int, *, forc
     extents = tuple(extents)
     # The exact job must cover everything that the inexact one took.
     incomplete = (
-        view.exactness is Exactness.DEDUP_INCOMPLETE and _end_of(extents) >= view.state.first_dirty_offset
+        view.exactness is Exactness.DEDUP_INCOMPLETE
+        and bool(extents)
+        and extents[-1].last_offset + 1 >= view.state.first_dirty_offset
     )
-    dirty_from = first_dirty_offset(view) if incomplete else _recorded_first_dirty_offset(view)
+    dirty_from = view.state.log_start_offset if incomplete else _recorded_first_dirty_offset(view)
+    clean_until = now_ms - max(view.rules.max_compaction_lag_ms, 0)
+    oldest = clean_until
     clean_bytes = cleanable_bytes = 0
-    oldest: int | None = None
     for extent in extents:
         if extent.last_offset < dirty_from:
             clean_bytes += extent.length
             continue
         cleanable_bytes += extent.length
-        if extent.min_timestamp > 0 and (oldest is None or extent.min_timestamp < oldest):
-            oldest = extent.min_timestamp
-    clean_until = now_ms - max(view.rules.max_compaction_lag_ms, 0)
-    overdue_ms = clean_until - oldest if oldest is not None and oldest < clean_until else 0
+        if extent.min_timestamp > 0:
+            oldest = min(oldest, extent.min_timestamp)
+    overdue_ms = clean_until - oldest
     ratio = cleanable_bytes / (clean_bytes + cleanable_bytes) if cleanable_bytes else 0.0
     wanted = incomplete or ratio > view.rules.min_cleanable_dirty_ratio or overdue_ms > 0 or force
     return Dirtiness(
@@ -124,10 +126,6 @@ def measure(view: PartitionView, extents: Iterable[Extent], now_ms: int, *, forc
         overdue_ms=overdue_ms,
         due=view.rules.compacted and cleanable_bytes > 0 and wanted,
     )
-
-
-def _end_of(extents: Sequence[Extent]) -> int:
-    return extents[-1].last_offset + 1 if extents else 0
 
 
 def contiguous_run(extents: Sequence[Extent]) -> tuple[Extent, ...]:

@@ -49,8 +49,8 @@ def _times_of_files(snapshot: Snapshot) -> Iterator[int]:
 
 def _times(rules: TopicRules, extents: Iterable[Extent]) -> Iterator[int]:
     """Yield when each extent leaves min.compaction.lag.ms, and when it exceeds max.compaction.lag.ms."""
-    shortest, longest = rules.min_compaction_lag_ms, max(rules.max_compaction_lag_ms, 0)
+    shortest, longest = rules.cleanable_after_ms, max(rules.max_compaction_lag_ms, 0)
     for extent in extents:
-        if shortest > 0:
+        if shortest is not None:
             yield extent.max_timestamp + shortest
         yield extent.min_timestamp + longest + 1

@@ -59,7 +59,7 @@ def make_plan(snapshot: Snapshot, settings: PlannerSettings) -> Plan:
     drafts = [draft for draft in drafts if draft not in waiting]
     drafts += draft_clustering_jobs(snapshot, settings, _is_taken(drafts))
     drafts += draft_merging_jobs(snapshot, settings, _is_taken(drafts))
-    scored = [(score_of(draft, PRICES, snapshot.now_ms, force=settings.force), draft) for draft in drafts]
+    scored = [(score_of(draft, PRICES, snapshot.now_ms), draft) for draft in drafts]
     scored.sort(key=lambda each: each[0].rank)  # stable
     allowed = affordable([score for score, _ in scored], snapshot.spent, settings)
     jobs = tuple(draft.finish(job_reason(draft, snapshot.now_ms), score) for score, draft in scored[:allowed])

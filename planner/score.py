@@ -34,7 +34,7 @@ class RequestPrices:
     put: int = 5_000
 
 
-def score_of(draft: JobDraft, prices: RequestPrices, now_ms: int, *, force: bool = False) -> JobScore:
+def score_of(draft: JobDraft, prices: RequestPrices, now_ms: int) -> JobScore:
     """Return the score of a job; the number of superseded keys is an estimate.
 
     For a partition that is cleaned, the estimate is that as many bytes are dropped as are dirty, but at most
@@ -50,7 +50,7 @@ def score_of(draft: JobDraft, prices: RequestPrices, now_ms: int, *, force: bool
             continue
         read_twice = True
         if reaches_log_start(view, extents):
-            dirtiness = measure(view, extents, now_ms, force=force)
+            dirtiness = measure(view, extents, now_ms)
             reclaimed += min(
                 dirtiness.cleanable_bytes, (dirtiness.clean_bytes + dirtiness.cleanable_bytes) // 2
             )

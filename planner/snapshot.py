@@ -49,6 +49,11 @@ class TopicRules:
         """Maximum age of records; None if nothing expires by age."""
         return self.retention_ms if "delete" in self.cleanup_policy and self.retention_ms >= 0 else None
 
+    @property
+    def cleanable_after_ms(self) -> int | None:
+        """Age from which records are cleaned; None if it does not matter, or if none are cleaned."""
+        return self.min_compaction_lag_ms if self.compacted and self.min_compaction_lag_ms > 0 else None
+
     def spans_too_long(self, oldest_ms: int, newest_ms: int, now_ms: int) -> bool:
         """Return True if an extent with records of these times would keep the oldest of them too long.
 
@@ -56,11 +61,11 @@ class TopicRules:
         has passed for that one. A record may therefore wait a quarter longer than it would alone. Once the
         lag has passed for all records, none waits.
         """
-        expires, lag = self.expires_after_ms, self.min_compaction_lag_ms if self.compacted else 0
+        expires, lag = self.expires_after_ms, self.cleanable_after_ms
         span = newest_ms - oldest_ms
         if expires is not None and span > expires // _SPAN_OF_WAITING:
             return True
-        return newest_ms > now_ms - lag and lag > 0 and span > lag // _SPAN_OF_WAITING
+        return lag is not None and newest_ms > now_ms - lag and span > lag // _SPAN_OF_WAITING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +128,8 @@ class FileView:
     size: int
     kind: FileKind
     committed_ms: int
-    extents: int = 0
-    whole_extents: int = 0
+    extents: int
+    whole_extents: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -316,6 +316,7 @@ class _Loader:
                 size=file.size,
                 kind=file.extents[0].file_kind,
                 committed_ms=min(extent.committed_ms for extent in file.extents),
+                extents=0,
                 whole_extents=len(file.extents) if file.is_whole else 0,
             )
         return files
@@ -404,4 +405,5 @@ def _file_view(file: LiveFile) -> FileView:
         kind=file.kind,
         committed_ms=file.committed_ms,
         extents=file.live_extents,
+        whole_extents=0,
     )

@@ -170,7 +170,13 @@ class SimulatedLog:
         self._counter += 1
         file_id = UUID(int=self._counter)
         view = FileView(
-            file_id=file_id, object_name=f"{kind}/{self._counter}", size=0, kind=kind, committed_ms=now_ms
+            file_id=file_id,
+            object_name=f"{kind}/{self._counter}",
+            size=0,
+            kind=kind,
+            committed_ms=now_ms,
+            extents=0,
+            whole_extents=0,
         )
         return SimulatedFile(view)
 

@@ -82,6 +82,8 @@ def clustered_arrivals(rules: TopicRules, length: float, settings: PlannerSettin
             size=settings.full_bytes,
             kind=FileKind.COMPACTED,
             committed_ms=0,
+            extents=0,
+            whole_extents=0,
         )
     }
     snapshot = Snapshot(now_ms=0, partitions=(), files=files)

@@ -17,7 +17,7 @@ from catalog.model import FileKind
 from planner.dirtiness import contiguous_run, measure, takeable_extents
 from planner.pace import cleaning_wait
 from planner.plan import JobKind
-from planner.selection import group_neighbours
+from planner.selection import group_neighbours, reaches_log_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,4 +56,4 @@ def cleanable_prefix(
             extents = extents[:index]
             break
     run = contiguous_run(extents)
-    return run if run and run[0].base_offset <= view.state.log_start_offset else ()
+    return run if run and reaches_log_start(view, run) else ()

@@ -90,8 +90,10 @@ def short_run(
     is_full = len(view.extents) >= settings.max_seen_extents
     min_extents = RUN_OF_FAN_IN * settings.merge_fan_in
     free_runs = list(_free_runs(view, snapshot.files, settings, is_taken))
-    top = section_level(settings.section_bytes - 1, settings)
-    for level in range(top, -1, -1):
+    levels = sorted(
+        {section_level(each.length, settings) for free_run in free_runs for each in free_run}, reverse=True
+    )
+    for level in levels:
         for free_run in reversed(free_runs):
             for run in reversed(list(_runs_up_to(level, free_run, view, settings, snapshot.now_ms))):
                 highest = sum(1 for each in run if section_level(each.length, settings) == level)
@@ -99,7 +101,9 @@ def short_run(
                     return tuple(run)
     if not is_full:
         return ()
-    runs = [run for each in free_runs for run in _runs_up_to(top, each, view, settings, snapshot.now_ms)]
+    runs = [
+        run for each in free_runs for run in _runs_up_to(levels[0], each, view, settings, snapshot.now_ms)
+    ]
     longest = max(runs, key=len, default=[])
     return tuple(longest) if len(longest) >= min_extents else ()
 

@@ -9,6 +9,7 @@ The catalog quarantines a file that fails here alone; an operator releases it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from planner.dirtiness import stable_extents
@@ -61,25 +62,19 @@ def _groups(
     snapshot: Snapshot, settings: PlannerSettings, by_file: dict[UUID, list[Extent]]
 ) -> Iterator[list[FileView]]:
     """Yield groups of files of one failed job, in commit order, as large as all of them allow."""
-    files = [file for file in snapshot.files.values() if file.file_id in by_file]
-    files.sort(
-        key=lambda file: snapshot.quarantine_candidates[file.file_id].job_id
-    )  # stable: commit order among equals
-    group: list[FileView] = []
-    for file in files:
-        candidate = snapshot.quarantine_candidates[file.file_id]
-        full = group and (
-            candidate.job_id != snapshot.quarantine_candidates[group[0].file_id].job_id
-            or len(group) >= min(candidate.max_files, *(_allowed(snapshot, each) for each in group))
-            or sum(each.size for each in group) + file.size > settings.max_job_input_bytes
-        )
-        if full:
-            yield group
-            group = []
-        group.append(file)
-    if group:
+    candidates = snapshot.quarantine_candidates
+    by_job: defaultdict[UUID, list[FileView]] = defaultdict(list)
+    for file in snapshot.files.values():
+        if file.file_id in by_file:
+            by_job[candidates[file.file_id].job_id].append(file)
+    for job_id in sorted(by_job):
+        group: list[FileView] = []
+        for file in by_job[job_id]:
+            larger = [*group, file]
+            allowed = min(candidates[each.file_id].max_files for each in larger)
+            size = sum(each.size for each in larger)
+            if group and (len(larger) > allowed or size > settings.max_job_input_bytes):
+                yield group
+                larger = [file]
+            group = larger
         yield group
-
-
-def _allowed(snapshot: Snapshot, file: FileView) -> int:
-    return snapshot.quarantine_candidates[file.file_id].max_files

@@ -22,7 +22,7 @@ from catalog.model import FileKind
 from planner.dirtiness import contiguous_run, measure, stable_extents, takeable_extents
 from planner.pace import ingestion_wait
 from planner.plan import JobKind
-from planner.selection import JobDraft
+from planner.selection import JobDraft, reaches_log_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -89,20 +89,22 @@ def _join_older_extents(draft: JobDraft, now_ms: int, settings: PlannerSettings)
     """Extend the partitions that are due back to their log start, neighbours together."""
     for view, run in draft.partitions():
         whole = takeable_extents(view, now_ms)
-        dirtiness = measure(view, whole, now_ms, force=settings.force)
-        if dirtiness.due and _may_be_cleaned_at_once(view, whole, run):
-            older = [extent for extent in whole if extent.file_kind is FileKind.COMPACTED]
-            if draft.fits(view, whole) and draft.is_near(older):
-                draft.take(view, whole)
+        older = [extent for extent in whole if extent.file_kind is FileKind.COMPACTED]
+        if (
+            older
+            and measure(view, whole, now_ms, force=settings.force).due
+            and _may_be_cleaned_at_once(view, whole, run)
+            and draft.fits(view, whole)
+            and draft.is_near(older)
+        ):
+            draft.take(view, whole)
 
 
 def _may_be_cleaned_at_once(view: PartitionView, whole: tuple[Extent, ...], run: tuple[Extent, ...]) -> bool:
     """Return True if every extent from the log start is in the job already, or compacted and free."""
-    if whole == run or len(contiguous_run(whole)) != len(whole):
+    if len(contiguous_run(whole)) != len(whole) or not reaches_log_start(view, whole):
         return False
     if run[-1].last_offset > whole[-1].last_offset:  # some records are too young and are only copied
-        return False
-    if whole[0].base_offset > view.state.log_start_offset:
         return False
     mine = {extent.base_offset for extent in run}
     return all(

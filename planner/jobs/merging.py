@@ -163,9 +163,10 @@ class _Group:
         return self.views[key].rules.spans_too_long(run.oldest_ms, run.newest_ms, self.now_ms)
 
     def is_worth_a_job(self, level: int) -> bool:
-        """Return True if the group has `merge_fan_in` files of this level, or fills a file of full size."""
-        if len(self.files) < 2:
-            return False
+        """Return True if the group has `merge_fan_in` files of this level, or fills a file of full size.
+
+        Either takes two files or more, because each is smaller than a file of full size.
+        """
         highest = sum(1 for each in self.files if level_of(each.live_bytes, self.settings) == level)
         return highest >= self.settings.merge_fan_in or self.live_bytes >= self.settings.full_bytes
 
@@ -181,7 +182,7 @@ def _groups(
     ]
     small.sort(key=_log_order)
     found: list[list[Mergeable]] = []
-    for level in range(1 + level_of(settings.full_bytes, settings)):
+    for level in sorted({level_of(each.live_bytes, settings) for each in small}):
         for compacted in (True, False):
             of_level = [
                 each

@@ -80,7 +80,13 @@ class ModelLog:
         self.counter += 1
         file_id = UUID(int=10_000 + self.counter)
         view = FileView(
-            file_id=file_id, object_name=f"{kind}/{file_id}", size=size, kind=kind, committed_ms=committed_ms
+            file_id=file_id,
+            object_name=f"{kind}/{file_id}",
+            size=size,
+            kind=kind,
+            committed_ms=committed_ms,
+            extents=0,
+            whole_extents=0,
         )
         self.files[file_id] = view
         return view

@@ -66,10 +66,11 @@ def test_max_compaction_lag_forces_a_cleaning(age_ms: int, overdue_ms: int) -> N
     assert (measured.overdue_ms, measured.due) == (overdue_ms, overdue_ms > 0)
 
 
-def test_records_without_a_timestamp_force_no_cleaning() -> None:
-    log, key = one_partition([(1_000, 0), (1, NOW_MS + 1)], max_compaction_lag_ms=1)
+@pytest.mark.parametrize(("timestamp", "overdue_ms"), [(-1, 0), (0, 0), (1, NOW_MS - 2)])
+def test_records_without_a_positive_timestamp_force_no_cleaning(timestamp: int, overdue_ms: int) -> None:
+    log, key = one_partition([(1_000, 0), (1, NOW_MS - timestamp)], max_compaction_lag_ms=1)
     log.first_dirty[key] = 10
-    assert measure(log.view(key), log.extents[key], NOW_MS).overdue_ms == 0
+    assert measure(log.view(key), log.extents[key], NOW_MS).overdue_ms == overdue_ms
 
 
 def test_min_compaction_lag_excludes_the_first_young_extent_and_later_ones() -> None:
@@ -123,6 +124,16 @@ def test_a_first_dirty_offset_outside_the_log_means_its_start() -> None:
     log, key = one_partition([(10, 0), (10, 0)])
     log.first_dirty[key] = 21
     assert measure(log.view(key), log.extents[key], NOW_MS).clean_bytes == 0
+
+
+@pytest.mark.parametrize(("first_dirty", "covers"), [(19, True), (20, True), (21, False)])
+def test_an_exact_job_covers_what_the_inexact_one_took(first_dirty: int, *, covers: bool) -> None:
+    """The extents end at offset 20."""
+    log, key = one_partition([(100, 0), (100, 0), (1, 0)], min_cleanable_dirty_ratio=1.0)
+    log.first_dirty[key] = first_dirty
+    incomplete = replace(log.view(key), exactness=Exactness.DEDUP_INCOMPLETE)
+    assert measure(incomplete, log.extents[key][:2], NOW_MS).due is covers
+    assert not measure(incomplete, (), NOW_MS).due
 
 
 def test_nothing_is_clean_while_deduplication_is_incomplete() -> None:

@@ -74,11 +74,17 @@ def test_an_empty_log_never_changes_by_itself() -> None:
     assert plan.is_complete
 
 
-@pytest.mark.parametrize(("policy", "changes_ms"), [("compact", 21_000), ("delete", None)])
+@pytest.mark.parametrize(
+    ("policy", "now_ms", "changes_ms"),
+    [("compact", 0, 1), ("compact", 1, 21_000), ("compact", 21_000, None), ("delete", 1, None)],
+)
 def test_small_files_may_merge_once_their_records_leave_the_shortest_lag(
-    policy: str, changes_ms: int | None
+    policy: str, now_ms: int, changes_ms: int | None
 ) -> None:
-    """Their partitions need not be among those of the snapshot."""
+    """Their partitions need not be among those of the snapshot.
+
+    A negative max.compaction.lag.ms passes after a millisecond. What changes now is no later change.
+    """
     log = ModelLog(rules=[topic_rules(0, cleanup_policy=policy)])
     (key,) = log.extents
     eager = PlannerSettings(max_job_files=1)
@@ -89,6 +95,6 @@ def test_small_files_may_merge_once_their_records_leave_the_shortest_lag(
     log.rules = [replace(each, min_compaction_lag_ms=21_000, max_compaction_lag_ms=-1) for each in log.rules]
     snapshot = log.snapshot(PACED)
     assert snapshot.mergeable
-    alone = replace(snapshot, partitions=(), fragmented=(), now_ms=NOW_MS + 1)
+    alone = replace(snapshot, partitions=(), fragmented=(), now_ms=NOW_MS + now_ms)
     expected = None if changes_ms is None else NOW_MS + changes_ms
     assert next_change_ms(alone, ()) == expected

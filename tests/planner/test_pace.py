@@ -58,6 +58,31 @@ def test_ingestion_files_are_compacted_once_there_is_enough(enough: str) -> None
     assert [job.kind for job in make_plan(log.snapshot(), PACED).jobs] == [JobKind.INGESTION]
 
 
+# A job waits for no more than it may take, although the pace demands more.
+LIMITS = PlannerSettings(
+    min_ingestion_files=4,
+    max_job_files=3,
+    min_ingestion_bytes=50,
+    max_job_input_bytes=40,
+    max_job_extents=10,
+    max_plan_extents=48,
+    max_ingestion_age_ms=7_000,
+)
+# The pace demands less than a job may take.
+ENOUGH = replace(LIMITS, min_ingestion_files=2, min_ingestion_bytes=30, max_plan_extents=32)
+
+
+@pytest.mark.parametrize(("settings", "files", "size", "extents"), [(LIMITS, 3, 40, 10), (ENOUGH, 2, 30, 8)])
+def test_each_limit_of_the_pace_suffices_alone(
+    settings: PlannerSettings, files: int, size: int, extents: int
+) -> None:
+    assert not is_ingestion_due(files - 1, size - 1, extents - 1, 6_999, settings)
+    assert is_ingestion_due(files, size - 1, extents - 1, 6_999, settings)
+    assert is_ingestion_due(files - 1, size, extents - 1, 6_999, settings)
+    assert is_ingestion_due(files - 1, size - 1, extents, 6_999, settings)
+    assert is_ingestion_due(files - 1, size - 1, extents - 1, 7_000, settings)
+
+
 def test_without_files_nothing_is_due() -> None:
     assert is_ingestion_due(1, 0, 0, 0, PlannerSettings(force=True))
     assert not is_ingestion_due(0, 0, 0, 0, PlannerSettings(force=True))
@@ -99,12 +124,22 @@ def test_a_cleaning_waits_for_dirty_bytes_or_for_their_age() -> None:
     assert [job.kind for job in make_plan(log.snapshot(), PACED).jobs] == [JobKind.CLEANING]
 
 
-def test_a_cleaning_that_the_topic_promises_does_not_wait() -> None:
+@pytest.mark.parametrize(("more", "jobs"), [(0, [JobKind.CLEANING]), (1, [])])
+def test_a_cleaning_waits_for_no_more_than_enough_dirty_bytes(more: int, jobs: list[JobKind]) -> None:
+    log = dirty_log()
+    (eager,) = make_plan(log.snapshot(), PlannerSettings()).jobs
+    settings = replace(PACED, min_cleaning_bytes=eager.taken_bytes + more)
+
+    assert [job.kind for job in make_plan(log.snapshot(), settings).jobs] == jobs
+
+
+@pytest.mark.parametrize(("age_ms", "jobs"), [(1_000, []), (1_001, [JobKind.CLEANING])])
+def test_a_cleaning_that_the_topic_promises_does_not_wait(age_ms: int, jobs: list[JobKind]) -> None:
     log = dirty_log()
     log.rules = [replace(each, max_compaction_lag_ms=1_000) for each in log.rules]
-    log.now_ms += 2_000
+    log.now_ms += age_ms
 
-    assert [job.kind for job in make_plan(log.snapshot(), PACED).jobs] == [JobKind.CLEANING]
+    assert [job.kind for job in make_plan(log.snapshot(), PACED).jobs] == jobs
 
 
 def test_waiting_jobs_keep_no_compacted_extents_from_merging() -> None:

@@ -54,6 +54,13 @@ def test_a_budget_allows_jobs_up_to_its_limits(spent: Spent, allowed: int) -> No
     assert affordable([job_of(25, 200)] * 3, spent, settings) == allowed
 
 
+@pytest.mark.parametrize(("nanodollars", "allowed"), [(10**9, 1), (10**9 + 1, 0)])
+def test_a_budget_in_dollars_is_exact(nanodollars: int, allowed: int) -> None:
+    settings = PlannerSettings(budget_dollars_per_hour=1.0)
+    spent = Spent(nanodollars=1)
+    assert affordable([job_of(1_000, nanodollars - 1)], spent, settings) == allowed
+
+
 def test_a_job_above_the_whole_budget_runs_if_nothing_was_spent() -> None:
     settings = PlannerSettings(budget_bytes_per_hour=100)
     assert affordable([job_of(1_000, 0)] * 2, Spent(), settings) == 1
@@ -71,6 +78,14 @@ def test_finished_jobs_are_charged_with_their_counts_and_others_with_estimates()
     )
     spent = spent_on(work, RequestPrices(get=100, put=1_000))
     assert spent == Spent(moved_bytes=1 + 30 + work.bytes_out, nanodollars=2 + 500 + (14 + 3) * 1_000)
+
+
+@pytest.mark.parametrize(("age_ms", "waited_ms"), [(-5, 0), (0, 0), (5, 5)])
+def test_a_file_that_is_committed_while_a_planner_looks_has_not_waited(age_ms: int, waited_ms: int) -> None:
+    log = ModelLog(rules=[topic_rules(0)])
+    log.append({key: Chunk(records=1, length=10) for key in log.extents}, age_ms=age_ms)
+    (job,) = make_plan(log.snapshot(), PlannerSettings()).jobs
+    assert job.score.waited_ms == waited_ms
 
 
 @pytest.mark.parametrize(("clean", "dirty", "reclaimed"), [(100, 300, 200), (300, 100, 100), (0, 7, 3)])

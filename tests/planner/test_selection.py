@@ -147,6 +147,20 @@ def test_a_partition_that_grows_counts_once() -> None:
     assert (draft.extents_of_each, draft.file_count, draft.file_bytes) == (3, 3, 30)
 
 
+@pytest.mark.parametrize("taken", [1, 2])
+@pytest.mark.parametrize("whole_extents", [0, 1, 2])
+def test_a_job_claims_a_file_if_it_takes_all_of_its_extents(whole_extents: int, taken: int) -> None:
+    """No number of extents is all of them if the snapshot may lack some."""
+    log = ModelLog(rules=[topic_rules(0)], partition_count=2)
+    file = log.append({key: Chunk(records=1, length=10) for key in log.extents})
+    files = {file.file_id: replace(file, whole_extents=whole_extents)}
+    draft = JobDraft(JobKind.INGESTION, files, PlannerSettings(), log.now_ms)
+    for key in sorted(log.extents)[:taken]:
+        draft.take(log.view(key), log.extents[key])
+    (found,) = draft.finish("a test", score_of(draft, RequestPrices(), log.now_ms)).inputs
+    assert found.is_whole is (taken == whole_extents)
+
+
 def test_a_job_gets_the_aborted_transactions_and_control_batches_of_its_offsets() -> None:
     """Offsets 10 to 29 are in the job, and two control batches, at 20 and 21, follow the first extent."""
     log = ModelLog(rules=[topic_rules(0)])

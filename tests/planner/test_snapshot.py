@@ -26,6 +26,24 @@ def test_records_expire_by_age_only_with_a_limit(
     )
 
 
+@pytest.mark.parametrize(
+    ("policy", "lag_ms", "cleanable_after_ms"),
+    [
+        ("compact", 1, 1),
+        ("compact,delete", 5, 5),
+        ("compact", 0, None),
+        ("compact", -1, None),
+        ("delete", 5, None),
+    ],
+)
+def test_records_of_a_compacted_topic_are_cleaned_after_a_positive_lag(
+    policy: str, lag_ms: int, cleanable_after_ms: int | None
+) -> None:
+    """Without one, even records of the future may be cleaned."""
+    rules = topic_rules(0, cleanup_policy=policy, min_compaction_lag_ms=lag_ms)
+    assert rules.cleanable_after_ms == cleanable_after_ms
+
+
 def test_an_extent_delays_its_oldest_record_by_a_quarter_at_most() -> None:
     expiring = topic_rules(0, cleanup_policy="delete", retention_ms=4_000)
     lagging = topic_rules(0, min_compaction_lag_ms=4_000)

@@ -6,6 +6,7 @@ log, records without timestamps, open jobs, quarantine candidates, and files tha
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from uuid import UUID
@@ -42,9 +43,19 @@ SMALL_FILE, LARGE_FILE, UNKNOWN_FILE, SUSPECTED_FILE = (UUID(int=number) for num
 SETTINGS = PlannerSettings(
     target_file_bytes=100, merge_fan_in=2, section_bytes=80, section_floor_bytes=20, max_plan_extents=32_000
 )
+# The longest of the short extents are on a level that has longer ones.
+UNEVEN = replace(SETTINGS, section_bytes=79)
+# A plan sees ten extents of a partition, and six of them justify a job.
+TERNARY = replace(SETTINGS, target_file_bytes=150, merge_fan_in=3, section_bytes=60)
 FILES = {
     file_id: FileView(
-        file_id=file_id, object_name=str(file_id), size=size, kind=FileKind.COMPACTED, committed_ms=NOW_MS
+        file_id=file_id,
+        object_name=str(file_id),
+        size=size,
+        kind=FileKind.COMPACTED,
+        committed_ms=NOW_MS,
+        extents=1,
+        whole_extents=0,
     )
     for file_id, size in ((SMALL_FILE, 49), (LARGE_FILE, 50), (SUSPECTED_FILE, 50))
 }
@@ -86,8 +97,8 @@ def _mostly(usual: T, *others: T) -> st.SearchStrategy[T]:
 PARTS = st.builds(
     Part,
     records=_mostly(1, 2, 3, MAX_SPAN // 2, MAX_SPAN - 1),
-    length=st.sampled_from([0, 5, 19, 20, 39, 40, 79, 80]),
-    age_ms=st.sampled_from([0, 250, LAG_MS - 1, LAG_MS, LAG_MS + 1, 5_000, NOW_MS, NOW_MS + 1]),
+    length=st.sampled_from([0, 5, 19, 20, 39, 40, 59, 60, 78, 79, 80]),
+    age_ms=st.sampled_from([-250, 0, 250, LAG_MS - 1, LAG_MS, LAG_MS + 1, 5_000, NOW_MS, NOW_MS + 1]),
     span_ms=_mostly(0, 1, 250, 251, 4_000),
     gap=_mostly(0, 0, 1),
     controls=_mostly(0, 0, 1, 2),
@@ -233,8 +244,31 @@ def test_a_job_takes_stable_extents_and_deduplicates_old_ones(view: PartitionVie
         assert may_deduplicate(view, view.extents[:count], NOW_MS) is is_allowed
 
 
+def view_of(*parts: Part) -> PartitionView:
+    """Return a partition of a topic that is not compacted; all of it is stable."""
+    extents = extents_of(parts, 0)
+    end = extents[-1].job_end_offset
+    state = PartitionState(
+        topic_id=UUID(int=1),
+        partition=0,
+        log_start_offset=0,
+        last_stable_offset=end,
+        high_watermark=end,
+        log_end_offset=end,
+        first_dirty_offset=0,
+        leader_epoch=0,
+    )
+    return PartitionView(rules=topic_rules(0, cleanup_policy="delete"), state=state, extents=extents)
+
+
+HALF = MAX_SPAN // 2
+
+
 @THOROUGH
 @given(views())
+@example(view_of(*[Part(records=count) for count in (HALF, HALF, 1)]))
+@example(view_of(Part(records=HALF), Part(records=HALF - 1, controls=1), Part()))
+@example(view_of(Part(records=HALF), Part(records=HALF, controls=1)))
 def test_a_range_of_a_job_has_no_gap_and_fits_into_a_section(view: PartitionView) -> None:
     for start in range(len(view.extents) + 1):
         assert contiguous_run(view.extents[start:]) == _adjacent(view.extents[start:])
@@ -286,13 +320,13 @@ def test_cleaning_takes_free_compacted_extents_from_the_log_start(
     assert cleanable_prefix(view, NOW_MS, lambda each: each.base_offset in taken) == expected
 
 
-def _free_runs(view: PartitionView, taken: set[int]) -> list[list[Extent]]:
+def _free_runs(view: PartitionView, taken: set[int], settings: PlannerSettings) -> list[list[Extent]]:
     dirty_start = _dirty_start(view) if "compact" in view.rules.cleanup_policy else 0
 
     def is_usable(extent: Extent) -> bool:
         return (
             extent.file_kind is FileKind.COMPACTED
-            and extent.length < SETTINGS.section_bytes
+            and extent.length < settings.section_bytes
             and extent.base_offset >= dirty_start
             and extent.file_id == LARGE_FILE
             and _is_free(extent)
@@ -321,10 +355,12 @@ def _is_allowed(view: PartitionView, run: Sequence[Extent]) -> bool:
     return _fits_section(run) and not (lag > 0 and span > lag // 4 and newest > NOW_MS - lag)
 
 
-def _parts_of(view: PartitionView, run: Sequence[Extent], level: int) -> list[list[Extent]]:
+def _parts_of(
+    view: PartitionView, run: Sequence[Extent], level: int, settings: PlannerSettings
+) -> list[list[Extent]]:
     """Cut a run at extents above the level, and where one extent could not hold the records."""
     parts: list[list[Extent]] = []
-    for is_low, group in groupby(run, key=lambda each: section_level(each.length, SETTINGS) <= level):
+    for is_low, group in groupby(run, key=lambda each: section_level(each.length, settings) <= level):
         extents = list(group) if is_low else []
         while extents:
             count = 1
@@ -335,46 +371,44 @@ def _parts_of(view: PartitionView, run: Sequence[Extent], level: int) -> list[li
     return parts
 
 
-def view_of(*parts: Part) -> PartitionView:
-    """Return a partition of a topic that is not compacted; all of it is stable."""
-    extents = extents_of(parts, 0)
-    end = extents[-1].job_end_offset
-    state = PartitionState(
-        topic_id=UUID(int=1),
-        partition=0,
-        log_start_offset=0,
-        last_stable_offset=end,
-        high_watermark=end,
-        log_end_offset=end,
-        first_dirty_offset=0,
-        leader_epoch=0,
-    )
-    return PartitionView(rules=topic_rules(0, cleanup_policy="delete"), state=state, extents=extents)
-
-
 @THOROUGH
-@given(views(), st.sets(st.integers(0, 12), max_size=1))
-@example(view_of(*[Part(length=length) for length in (40, 5, 20, 5, 40, 20, 5, 40)]), set())
-@example(view_of(*[Part(length=20, records=count) for count in (MAX_SPAN // 2, MAX_SPAN // 2, 1)]), set())
-@example(view_of(*[Part(length=length) for length in (5, 5, 5, 5, 5, 500, 40, 40, 40, 40)]), set())
-def test_clustering_takes_the_newest_run_of_the_highest_level(view: PartitionView, taken: set[int]) -> None:
+@given(
+    views(),
+    st.sets(st.integers(0, 12), max_size=1),
+    st.sampled_from([SETTINGS, SETTINGS, UNEVEN, TERNARY]),
+)
+@example(view_of(*[Part(length=length) for length in (40, 5, 20, 5, 40, 20, 5, 40)]), set(), SETTINGS)
+@example(view_of(*[Part(length=20, records=count) for count in (HALF, HALF, 1)]), set(), SETTINGS)
+@example(view_of(*[Part(length=length) for length in (5, 5, 5, 5, 5, 500, 40, 40, 40, 40)]), set(), SETTINGS)
+# A plan sees all eight extents that it may, and the longest run has four, three, or an extent less.
+@example(view_of(*[Part(length=length) for length in (5, 40, 5, 20, 80, 5, 80, 5)]), set(), SETTINGS)
+@example(view_of(*[Part(length=length) for length in (5, 20, 5, 80, 5, 20, 5, 80)]), set(), SETTINGS)
+@example(view_of(*[Part(length=length) for length in (5, 40, 5, 20, 80, 5, 80)]), set(), SETTINGS)
+# The older run justifies a job, and the newer one is longer.
+@example(view_of(*[Part(length=length) for length in (20, 5, 20, 5, 80, 5, 40, 5, 20, 5)]), set(), SETTINGS)
+# Five extents of ten justify no job with a fan-in of three.
+@example(view_of(*[Part(length=length) for length in (20, 20, 20, 5, 5, *[60] * 5)]), set(), TERNARY)
+@example(view_of(*[Part(length=length) for length in (78, 78, 79, 79)]), set(), UNEVEN)
+def test_clustering_takes_the_newest_run_of_the_highest_level(
+    view: PartitionView, taken: set[int], settings: PlannerSettings
+) -> None:
     """If all that a plan sees is in runs that justify no job, it takes the longest."""
     snapshot = Snapshot(now_ms=NOW_MS, partitions=(view,), files=FILES)
-    free_runs = _free_runs(view, taken)
-    is_full = len(view.extents) >= SETTINGS.max_seen_extents
-    least = RUN_OF_FAN_IN * SETTINGS.merge_fan_in
-    top = section_level(SETTINGS.section_bytes - 1, SETTINGS)
+    free_runs = _free_runs(view, taken, settings)
+    is_full = len(view.extents) >= settings.max_seen_extents
+    least = RUN_OF_FAN_IN * settings.merge_fan_in
+    top = section_level(settings.section_bytes - 1, settings)
     justified = [
         (level, part[0].base_offset, part)
         for level in range(top + 1)
         for run in free_runs
-        for part in _parts_of(view, run, level)
-        if sum(section_level(each.length, SETTINGS) == level for each in part) >= SETTINGS.merge_fan_in
+        for part in _parts_of(view, run, level, settings)
+        if sum(section_level(each.length, settings) == level for each in part) >= settings.merge_fan_in
         and (len(part) >= least or not is_full)
     ]
     expected = max(justified, default=(0, 0, []), key=lambda each: each[:2])[2]
     if not expected and is_full:
-        parts = [part for run in free_runs for part in _parts_of(view, run, top)]
+        parts = [part for run in free_runs for part in _parts_of(view, run, top, settings)]
         longest = max(parts, default=[], key=len)
         expected = longest if len(longest) >= least else []
-    assert list(short_run(view, snapshot, SETTINGS, lambda each: each.base_offset in taken)) == expected
+    assert list(short_run(view, snapshot, settings, lambda each: each.base_offset in taken)) == expected

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from catalog.grouping import by_file
 from catalog.model import FileKind, PartitionId
 from planner.dirtiness import contiguous_run, measure, stable_extents, takeable_extents
 from planner.jobs.ingestion import draft_ingestion_jobs
-from planner.settings import PlannerSettings
+from planner.policy import make_plan
+from planner.selection import GET_IN_READING, JOB_IN_READING
+from planner.settings import MIB, PlannerSettings
 from tests.planner.model_log import Chunk, ModelLog, topic_rules
 from tests.planner.strategies import SETTINGS, logs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from uuid import UUID
 
     from catalog.model import Extent
@@ -42,12 +47,12 @@ def _is_within_bounds(files: Sequence[Sequence[Extent]], settings: PlannerSettin
 
 def _files(log: ModelLog) -> list[list[Extent]]:
     """Return the extents that a job may take, by ingestion file."""
-    by_file: dict[UUID, list[Extent]] = {file_id: [] for file_id in log.files}
+    found: dict[UUID, list[Extent]] = {file_id: [] for file_id in log.files}
     for key in sorted(log.extents):
         for extent in stable_extents(log.view(key)):
             if extent.file_kind is FileKind.INGESTION and extent.claimed_by is None:
-                by_file[extent.file_id].append(extent)
-    return [extents for extents in by_file.values() if extents]
+                found[extent.file_id].append(extent)
+    return [extents for extents in found.values() if extents]
 
 
 def _groups(files: list[list[Extent]], settings: PlannerSettings) -> list[Taken]:
@@ -78,14 +83,51 @@ def _is_cleaned_at_once(view: PartitionView, run: Sequence[Extent], *, now_ms: i
     )
 
 
-@given(logs(), SETTINGS, st.sampled_from(["settings", "bytes", "extents", "nothing"]), st.integers(1, 4))
+def _hulls(extents: Iterable[Extent]) -> dict[UUID, int]:
+    return {file_id: _hull(found) for file_id, found in by_file(extents).items()}
+
+
+def _with_older(group: Taken, log: ModelLog, settings: PlannerSettings) -> Taken:
+    """Let older extents join the partitions that are due, as far as the job has room for them."""
+    taken = dict(group)
+    for key in sorted(group):
+        view = log.view(key)
+        if not _is_cleaned_at_once(view, group[key], now_ms=log.now_ms, force=settings.force):
+            continue
+        whole = takeable_extents(view, log.now_ms)
+        older = [each for each in whole if each not in group[key]]
+        joined = {**taken, key: whole}
+        before, alone = _hulls(chain(*taken.values())), _hulls(older)
+        after = _hulls(chain(*joined.values()))
+        readable = (
+            sum(after.values()) <= settings.max_job_input_bytes and len(after) <= settings.max_job_files
+        )
+        few = sum(map(len, joined.values())) <= settings.max_job_extents
+        between = sum(after.values()) - sum(before.values()) - sum(alone.values())
+        saved = 2 * len(before.keys() & alone.keys()) * GET_IN_READING + JOB_IN_READING
+        if older and (readable or after == before) and few and 2 * between <= saved:
+            taken = joined
+    return taken
+
+
+@given(
+    logs(),
+    SETTINGS,
+    st.sampled_from(["settings", "bytes", "extents", "nothing"]),
+    st.integers(1, 4),
+    st.sets(st.integers(0, 5), max_size=2),
+)
 def test_jobs_take_files_in_commit_order_and_older_extents_of_partitions_that_are_due(
-    log: ModelLog, settings: PlannerSettings, bound: str, fitting: int
+    log: ModelLog, settings: PlannerSettings, bound: str, fitting: int, cut_off: set[int]
 ) -> None:
     """A job is as large as the bounds allow. One that waits leaves older extents to other jobs.
 
-    The first `fitting` files reach the bound on bytes or extents exactly.
+    The first `fitting` files reach the bound on bytes or extents exactly. The snapshot lacks the first extent
+    of the partitions that are `cut_off`.
     """
+    for number, key in enumerate(log.extents):
+        if number in cut_off:
+            log.extents[key] = log.extents[key][1:]
     files = _files(log)
     first = files[:fitting]
     if bound != "settings":
@@ -98,16 +140,23 @@ def test_jobs_take_files_in_commit_order_and_older_extents_of_partitions_that_ar
     groups = _groups(files, settings)
     assert len(drafts) == len(groups)
     for draft, group in zip(drafts, groups, strict=True):
-        assert [view.partition_id for view, _ in draft.partitions()] == sorted(group)
-        waits = settings.paced and draft.wait is not None
         assert draft is drafts[-1] or draft.wait is None
-        for view, extents in draft.partitions():
-            run, whole = group[view.partition_id], takeable_extents(view, log.now_ms)
-            may_join = not waits and _is_cleaned_at_once(view, run, now_ms=log.now_ms, force=settings.force)
-            if may_join and bound == "nothing":
-                assert extents == whole
-            else:
-                assert extents == run or (may_join and extents == whole)
+        waits = settings.paced and draft.wait is not None
+        expected = group if waits else _with_older(group, log, settings)
+        assert {view.partition_id: extents for view, extents in draft.partitions()} == expected
+
+
+@pytest.mark.parametrize(("between", "bases"), [(33 * MIB, [0, 0]), (33 * MIB + 1, [0, 1])])
+def test_older_extents_that_are_far_from_the_others_do_not_join(between: int, bases: list[int]) -> None:
+    """A stream would read the bytes between them. Up to 33 MiB in a file cost less than a separate job."""
+    log = ModelLog(rules=[topic_rules(0, min_cleanable_dirty_ratio=0.0)], partition_count=3, kept_percent=100)
+    first, middle, last = sorted(log.extents)
+    log.append({key: Chunk(records=1, length=between if key == middle else 10) for key in log.extents})
+    for job in make_plan(log.snapshot(), PlannerSettings()).jobs:
+        log.apply(job)
+    log.append({key: Chunk(records=1, length=10) for key in (first, last)})
+    (draft,) = draft_ingestion_jobs(log.snapshot(), PlannerSettings())
+    assert [extents[0].base_offset for _, extents in draft.partitions()] == bases
 
 
 @given(

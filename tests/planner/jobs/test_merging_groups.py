@@ -121,6 +121,26 @@ def snapshot_of(
     return Snapshot(now_ms=NOW_MS, partitions=(), mergeable=tuple(mergeable), mergeable_views=views)
 
 
+def bounded(
+    settings: PlannerSettings, bound: str, files: Sequence[Mergeable], *, misses: bool
+) -> PlannerSettings:
+    """Return settings with a bound that these files reach exactly, or miss by one."""
+    match bound:
+        case "bytes":
+            size = sum(_hull(each.extents) for each in files)
+            return replace(settings, max_job_input_bytes=max(1, size - misses))
+        case "extents":
+            extents = sum(len(each.extents) for each in files)
+            return replace(settings, max_job_extents=max(1, extents - misses))
+        case "files":
+            return replace(settings, max_job_files=max(1, len(files) - misses))
+        case "full":
+            live = sum(each.live_bytes for each in files)
+            return replace(settings, target_file_bytes=max(1, live + misses))
+        case _:
+            return settings
+
+
 def _key(extent: Extent) -> PartitionId:
     return PartitionId(extent.topic_id, extent.partition)
 
@@ -143,7 +163,7 @@ class Model:
                 each.file.file_id,
             )
         )
-        for level in range(level_of(self.settings.full_bytes, self.settings) + 1):
+        for level in sorted(set(map(self._level, small))):
             for kind in (True, False):
                 files = [each for each in small if self._level(each) <= level and self._kinds(each) == {kind}]
                 self.groups += [group for group in self._filled(files) if self._is_worth_it(group, level)]
@@ -234,7 +254,9 @@ def _hull(extents: Sequence[Extent]) -> int:
     st.sampled_from([0, 0, 0, 1]),
     st.sampled_from([True, True, True, False]),
     st.sampled_from([set[int](), set[int](), {1}]),
-    st.sampled_from([0, 0, 0, 1, 2, 3]),
+    st.sampled_from(["settings", "settings", "bytes", "extents", "files", "full"]),
+    st.integers(1, 4),
+    st.booleans(),
 )
 def test_files_are_grouped_by_level_kind_and_range(
     files: list[File],
@@ -243,16 +265,16 @@ def test_files_are_grouped_by_level_kind_and_range(
     unstable: int,
     is_known: bool,
     taken: set[int],
+    bound: str,
     fitting: int,
+    misses: bool,
 ) -> None:
     """Each group is one job. Mostly dead files that are in no group are rewritten alone.
 
-    The bound on bytes is that of the first `fitting` files, or drawn with the settings.
+    The bounds are drawn, or the first `fitting` files reach one of them exactly, or miss it by one.
     """
     snapshot = snapshot_of(files, policies=policies, unstable=unstable, is_known=is_known)
-    if fitting:
-        size = sum(_hull(each.extents) for each in snapshot.mergeable[:fitting])
-        settings = replace(settings, max_job_input_bytes=max(1, size))
+    settings = bounded(settings, bound, snapshot.mergeable[:fitting], misses=misses)
     drafts = draft_merging_jobs(snapshot, settings, lambda extent: extent.base_offset in taken)
     expected = Model(snapshot, settings, taken).run()
     assert all(draft.kind is JobKind.MERGING for draft in drafts)
@@ -273,3 +295,22 @@ def test_files_are_grouped_by_level_kind_and_range(
         live = sum(each.live_bytes for each in group)
         pieces = max(1, live // settings.full_bytes)
         assert draft.output_bytes == max(settings.full_bytes, math.ceil(live / pieces))
+
+
+def test_the_oldest_of_64_groups_is_closed_for_another_one() -> None:
+    """Files of different partitions are in different groups, and the last three could each join one."""
+    settings = PlannerSettings(target_file_bytes=1_000, merge_fan_in=2)
+    log = ModelLog(rules=[topic_rules(0)], partition_count=65)
+    keys = sorted(log.extents)
+    mergeable = []
+    for number in (*range(65), 1, 64, 0):
+        file = replace(log.append({keys[number]: Chunk(records=1, length=10)}), size=1_000)
+        extents = (log.extents[keys[number]][-1],)
+        mergeable.append(Mergeable(file=file, extents=extents, live_bytes=10, dead_bytes=0))
+    views = {key: replace(log.view(key), extents=()) for key in keys}
+    snapshot = Snapshot(now_ms=NOW_MS, partitions=(), mergeable=tuple(mergeable), mergeable_views=views)
+    drafts = draft_merging_jobs(snapshot, settings, lambda _: False)
+    assert [[view.partition_id for view, _ in draft.partitions()] for draft in drafts] == [
+        [keys[1]],
+        [keys[64]],
+    ]
