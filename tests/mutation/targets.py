@@ -372,7 +372,10 @@ TARGETS: Final = {
             "object_format/kernels/bitmaps/complement.py",
             "object_format/kernels/bitmaps/roaring.py",
         ),
-        ("tests/object_format/bitmaps/test_bitmaps.py",),
+        (
+            "tests/object_format/bitmaps/test_bitmaps.py",
+            "tests/object_format/bitmaps/test_complement.py",
+        ),
         most=10,
         interpreted=(
             "object_format/kernels/bitmaps/complement.py",

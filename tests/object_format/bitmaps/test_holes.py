@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import tracemalloc
 from array import array
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +15,6 @@ from pyroaring import BitMap64
 
 from core.errors import CorruptDataError, InvalidInputError
 from object_format.holes import holes_between, no_holes, parse_holes, survivors_between
-from object_format.kernels.bitmaps.complement import copy_containers, write_complement
 from object_format.offset_set import OffsetSet
 
 if TYPE_CHECKING:
@@ -146,31 +144,6 @@ def test_containers_take_the_same_form_as_in_the_library() -> None:
                 every.add_range(0, 65_536)
                 assert _written(every - holes, 0, 65_535) == holes
                 assert _written(holes, 0, 65_535) == every - holes
-
-
-SURVIVORS = np.concatenate((np.arange(1, 3000, 2), np.arange(3000, 65_536)))
-TWO_CONTAINERS = np.frombuffer(serialized(BitMap64(range(65_546)) - BitMap64(SURVIVORS)), np.uint8)
-
-
-@pytest.mark.parametrize(
-    "write", [partial(copy_containers, TWO_CONTAINERS, 0), partial(write_complement, SURVIVORS, 0, 65_546)]
-)
-def test_containers_that_do_not_fit_are_refused(write: Callable[..., tuple[int, int]]) -> None:
-    """The kernels write nothing behind their memory."""
-    needed = 5 + 2 * 1500 + 6
-    for size, rows in ((needed, 3), (needed - 1, 3), (needed - 7, 3), (5, 3), (needed, 2), (needed, 1)):
-        out, containers = np.full(size + 1, 0xEE, np.uint8), np.full((rows + 1, 4), -7)
-        end, _ = write(out[:size], 5, containers[:rows], 1)
-        assert end == (needed if (size, rows) == (needed, 3) else -1)
-        assert (out[size], *containers[rows]) == (0xEE, -7, -7, -7, -7)
-        if end == needed:
-            assert containers[1:rows].tolist() == [[0, 1500, 0, 3000], [1, 10, 1, 6]]
-
-
-def test_a_bitmap_that_ends_early_is_not_copied() -> None:
-    for end in range(TWO_CONTAINERS.size):
-        out, containers = np.empty(4000, np.uint8), np.empty((2, 4), np.int64)
-        assert copy_containers(TWO_CONTAINERS[:end], 0, out, 0, containers, 0)[0] == -1
 
 
 @pytest.mark.parametrize("gap", [70_000, 10_000_000])
