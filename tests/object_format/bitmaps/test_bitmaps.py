@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 from typing_extensions import override
@@ -52,11 +52,15 @@ def test_both_kinds_of_containers_are_written() -> None:
 NEAR_OR_FAR = st.sampled_from([0, 1, 2**20 - 1, 2**20, 2**20 + 1, 2**33, 2**62]) | st.integers(0, 2**62)
 
 
-@given(st.sets(NEAR_OR_FAR), NEAR_OR_FAR, NEAR_OR_FAR)
+@given(st.sets(NEAR_OR_FAR), NEAR_OR_FAR | st.just(-5), NEAR_OR_FAR)
+@example({0, 2**20}, 0, 2**20)
+@example({0, 2**20, 2**20 + 1}, 0, 2**20)
+@example({0, 3, 2**20}, -5, 3)
 def test_values_between_returns_the_values_of_the_range(values: set[int], one: int, other: int) -> None:
     first, last = sorted((one, other))
-    found = values_between(BitMap64(values), first, last)
-    assert found.tolist() == sorted(value for value in values if first <= value <= last)
+    expected = sorted(value for value in values if first <= value <= last)
+    assert values_between(BitMap64(values), first, last).tolist() == expected
+    assert list(bitmap_between(BitMap64(values), first, last)) == expected
 
 
 @given(CLUSTERS, st.integers(0, 2**34), st.integers(0, 2**34))
@@ -130,6 +134,27 @@ def test_ranges_near_each_other_cost_one_lookup(start: int) -> None:
         return bitmap.look_ups
 
     assert cost(1000) == cost(1)
+
+
+def test_a_range_that_is_asked_for_again_costs_nothing() -> None:
+    bitmap = CountingBitmap(range(100_000))
+    window = SetWindow(OffsetSet.of(bitmap))
+    window.between(5, 99)
+    before = bitmap.look_ups
+
+    assert window.between(5, 99).tolist() == list(range(5, 100))
+    assert bitmap.look_ups == before
+
+
+@pytest.mark.parametrize("containers", [1, 2, 5])
+def test_bitmap_between_costs_a_lookup_for_each_container(containers: int) -> None:
+    """One more finds that there are no others, and one selects the values."""
+    bitmap = CountingBitmap()
+    bitmap.add_range(70_000, 2**20)
+    last = 70_000 + (containers - 1) * 65_536
+
+    assert len(bitmap_between(bitmap, 0, last)) == last - 70_000 + 1
+    assert bitmap.look_ups == containers + 2
 
 
 @pytest.mark.parametrize("span", [(1 << 18) - 1, 1 << 18, (1 << 18) + 1])
