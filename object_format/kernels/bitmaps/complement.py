@@ -29,6 +29,7 @@ COOKIE_WITH_RUNS = 12347
 FEW_CONTAINERS = 4
 """Bitmaps with run containers and fewer containers than this have no table of positions."""
 _GROUP_HEAD = 12
+"""Bytes before the containers of the only group: the number of groups, and the upper half of its values."""
 
 
 @njit(nogil=True, cache=True)

@@ -148,6 +148,15 @@ def test_containers_of_the_library_are_copied(start: int, count: int, *, with_ru
 
 
 @pytest.mark.parametrize("with_runs", [False, True])
+def test_hundreds_of_containers_of_the_library_are_copied(*, with_runs: bool) -> None:
+    containers = [SPARSE[n * n % 7 + n % 2] for n in range(300)]
+
+    data = serialized(containers, with_runs=with_runs)
+
+    check(partial(copy_containers, data, 0), 0, containers, with_runs=with_runs)
+
+
+@pytest.mark.parametrize("with_runs", [False, True])
 def test_large_containers_of_the_library_are_copied(*, with_runs: bool) -> None:
     containers = [DENSE[0], (), DENSE[4], DENSE[5], (), DENSE[6], DENSE[7], (3, 5, 7)]
 
