@@ -43,8 +43,8 @@ DENSE: Final[tuple[Holes, ...]] = (
     {*ALL} - {1000},
     range(0, 2 * 4096, 2),  # the largest array
     range(0, 2 * 4097, 2),
-    {*range(3 * 2047)} - {*range(2, 3 * 2047, 3)},  # the most runs that are smaller than a bitmap
-    {*range(3 * 2048)} - {*range(2, 3 * 2048, 3)},
+    {*range(4 * 2047)} - {*range(3, 4 * 2047, 4)},  # the most runs that are smaller than a bitmap
+    {*range(4 * 2048)} - {*range(3, 4 * 2048, 4)},
     range(1, SIZE, 2),
 )
 
