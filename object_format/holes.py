@@ -162,7 +162,7 @@ class _HolesWriter:
 
     def _note(self, end_and_count: tuple[int, int], holes: int) -> None:
         self._filled, self._count = end_and_count
-        if self._filled < 0:
+        if self._filled == -1:
             raise FatalError("the holes of a section do not fit the output buffer")
         self.holes += holes
 

@@ -137,10 +137,10 @@ class OffsetSet:
     def max(self) -> int:
         """Return the highest offset of a set that is not empty."""
         self._settle()
-        highest: list[int] = self._isolated[-1:].tolist()
-        if self._bitmap:
-            highest.append(self._bitmap.max())
-        return max(highest)
+        if not self._isolated.size:
+            return self._bitmap.max()
+        isolated = int(self._isolated[-1])
+        return max(isolated, self._bitmap.max()) if self._bitmap else isolated
 
     def __len__(self) -> int:
         return len(self._bitmap) + self._isolated.size + self._loose_count

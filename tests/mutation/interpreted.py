@@ -4,8 +4,7 @@ Compiling each mutant of a large kernel takes minutes, and coverage does not see
 executes. So a target names modules that are imported without numba's decorators. The kernels that they call
 stay compiled, because the intrinsics exist only there.
 
-Integers do not overflow in Python, and a field `size` of a row has the meaning of numpy's attribute: kernels
-that depend on either must be compiled.
+Integers do not overflow in Python: kernels that depend on it must be compiled.
 """
 
 from __future__ import annotations
@@ -28,8 +27,19 @@ if TYPE_CHECKING:
 
 _DECORATOR: Final = re.compile(r"^@njit\(.*\)$", re.MULTILINE)
 
-# Compiled kernels treat both types alike. In Python only a record has its fields as attributes.
-setattr(layout, "BATCH_ROW", np.dtype((np.record, layout.BATCH_ROW)))  # noqa: B010  # mypy: it is final
+
+class Row(np.record):  # type: ignore[misc]  # the base of numpy's own subclass is declared to be final
+    """Row of batches whose fields are attributes, as in compiled kernels, even if numpy has the same name."""
+
+    @property
+    @override
+    def size(self) -> int:  # type: ignore[override]  # numpy's own is always 1
+        size: int = self["size"]
+        return size
+
+
+# Compiled kernels treat both types alike.
+setattr(layout, "BATCH_ROW", np.dtype((Row, layout.BATCH_ROW)))  # noqa: B010  # mypy: it is final
 
 
 class PythonLoader(SourceFileLoader):

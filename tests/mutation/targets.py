@@ -354,13 +354,15 @@ TARGETS: Final = {
             "tests/object_format/record_batch/test_validation.py",
         ),
         most=10,
+        interpreted=(
+            "object_format/kernels/batches/append.py",
+            "object_format/kernels/batches/log_window.py",
+        ),
     ),
     "bitmaps": Target(
         (
             "object_format/bitmaps.py",
             "object_format/holes.py",
-            "object_format/kernels/bitmaps/complement.py",
-            "object_format/kernels/bitmaps/roaring.py",
             "object_format/offset_set.py",
         ),
         (
@@ -369,6 +371,21 @@ TARGETS: Final = {
             "tests/object_format/bitmaps/test_offset_set.py",
         ),
         most=10,
+    ),
+    "bitmap_kernels": Target(
+        (
+            "object_format/kernels/bitmaps/complement.py",
+            "object_format/kernels/bitmaps/roaring.py",
+        ),
+        (
+            "tests/object_format/bitmaps/test_bitmaps.py",
+            "tests/object_format/bitmaps/test_complement.py",
+        ),
+        most=10,
+        interpreted=(
+            "object_format/kernels/bitmaps/complement.py",
+            "object_format/kernels/bitmaps/roaring.py",
+        ),
     ),
     "codecs": Target(
         (

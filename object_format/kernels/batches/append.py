@@ -77,10 +77,10 @@ def summarize_rows(rows: Rows) -> Integers:
 def offset_bounds(rows: Rows) -> Integers:
     """Return the first and last offset and the largest timestamp of at least one row."""
     rows = borrowed(rows)
-    timestamp = rows[0].max_timestamp
+    last = rows[rows.size - 1]
+    timestamp = last.max_timestamp
     for b in range(rows.size):
         timestamp = max(timestamp, rows[b].max_timestamp)
-    last = rows[rows.size - 1]
     return rows[0].base_offset, last.base_offset + last.last_offset_delta, timestamp
 
 
@@ -108,14 +108,12 @@ def find_epochs(data: ByteArray, rows: Rows, entries: IntArray) -> Integer:
     rows = borrowed(rows)
     entries = borrowed(entries)
     count = 0
-    latest = np.int64(0)
     for b in range(rows.size):
         epoch = load_i32(data, rows[b].position + LEADER_EPOCH)
-        if not count or epoch != latest:
+        if count == 0 or epoch != entries[count - 1, 0]:
             entries[count, 0] = epoch
             entries[count, 1] = rows[b].base_offset
             count += 1
-            latest = epoch
     return count
 
 

@@ -27,8 +27,6 @@ MORE = 1
 MALFORMED = 2
 """Results of `find_batch`: the batch is at the position; the window ends there; no batch can be there."""
 
-_NEVER = -(1 << 63)
-
 
 @njit(nogil=True, cache=True)
 def find_batch(data: ByteArray, offset: Integer, timestamp: Integer) -> Integers:

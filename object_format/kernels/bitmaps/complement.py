@@ -29,6 +29,7 @@ COOKIE_WITH_RUNS = 12347
 FEW_CONTAINERS = 4
 """Bitmaps with run containers and fewer containers than this have no table of positions."""
 _GROUP_HEAD = 12
+"""Bytes before the containers of the only group: the number of groups, and the upper half of its values."""
 
 
 @njit(nogil=True, cache=True)
@@ -48,8 +49,8 @@ def count_complement(
 @njit(nogil=True, cache=True)
 def write_runs(
     values: IntArray, first: Integer, end: Integer, start: Integer, stop: Integer, out: ByteArray, at: Integer
-) -> Integer:
-    """Write the complement as runs, each by its start and its length minus one; return the next position."""
+) -> None:
+    """Write the complement as runs, each by its start and its length minus one."""
     hole = start
     for k in range(first, end + 1):
         there = values[k] if k < end else stop
@@ -57,14 +58,13 @@ def write_runs(
             at = store_little_endian(out, at, hole - start, 2)
             at = store_little_endian(out, at, there - hole - 1, 2)
         hole = there + 1
-    return at
 
 
 @njit(nogil=True, cache=True)
 def write_values(
     values: IntArray, first: Integer, end: Integer, start: Integer, stop: Integer, out: ByteArray, at: Integer
-) -> Integer:
-    """Write the complement as values, or as a bitmap if it is large; return the next position."""
+) -> None:
+    """Write the complement as values, or as a bitmap if it is large."""
     as_bits = stop - start - (end - first) > MAX_IN_ARRAY
     if as_bits:
         out[at : at + MAX_CONTAINER_BYTES] = 0
@@ -77,7 +77,6 @@ def write_values(
             else:
                 at = store_little_endian(out, at, low, 2)
         hole = there + 1
-    return at + MAX_CONTAINER_BYTES if as_bits else at
 
 
 @njit(nogil=True, cache=True)
@@ -129,9 +128,9 @@ def write_complement(
 
 @njit(nogil=True, cache=True)
 def read_little_endian(data: ByteArray, at: Integer, width: Integer) -> Integer:
-    """Return an unsigned integer; -1 if the data ends before it."""
+    """Return an unsigned integer; 0 if the data ends before it."""
     if at + width > data.size:
-        return -1
+        return 0
     value = 0
     for i in range(width):
         value |= int(data[at + i]) << (8 * i)
@@ -160,19 +159,20 @@ def copy_containers(
 ) -> Integers:
     """Append containers that a library serialized: `data` has one group, relative to `start`.
 
-    The other parameters and the result are those of `write_complement`.
+    The other parameters and the result are those of `write_complement`. The next position is -1 also if the
+    data ends early.
     """
     data = borrowed(data)
     out = borrowed(out)
     containers = borrowed(containers)
     found, flags, keys, data_at = first_container(data)
-    if found < 0 or count + found > containers.shape[0] or data_at > data.size:
+    if count + found > containers.shape[0] or data_at > data.size:
         return -1, count
     for k in range(found):
         cardinality = read_little_endian(data, keys + 4 * k + 2, 2) + 1
-        of_runs = flags > 0 and (data[flags + (k >> 3)] >> (k & 7)) & 1 == 1
+        of_runs = flags != 0 and (data[flags + (k >> 3)] >> (k & 7)) & 1 == 1
         size = 2 + 4 * read_little_endian(data, data_at, 2) if of_runs else container_bytes(cardinality)
-        if size < 0 or data_at + size > data.size or at + size > out.size:
+        if data_at + size > data.size or at + size > out.size:
             return -1, count
         out[at : at + size] = data[data_at : data_at + size]
         containers[count, 0] = ((start >> 16) + read_little_endian(data, keys + 4 * k, 2)) & 0xFFFF

@@ -40,7 +40,7 @@ def run_end(values: IntArray, start: Integer, bits: Integer) -> Integer:
 @njit(nogil=True, cache=True)
 def container_bytes(cardinality: Integer) -> Integer:
     """Return the size of a container."""
-    return 2 * cardinality if cardinality <= MAX_IN_ARRAY else MAX_CONTAINER_BYTES
+    return min(2 * cardinality, MAX_CONTAINER_BYTES)
 
 
 @njit(nogil=True, cache=True)
@@ -49,10 +49,8 @@ def serialized_size(values: IntArray) -> Integer:
     values = borrowed(values)
     size = 8
     i = 0
-    high = -1
     while i < values.size:
-        if values[i] >> 32 != high:
-            high = values[i] >> 32
+        if i == 0 or values[i] >> 32 != values[i - 1] >> 32:
             size += 12
         end = run_end(values, i, 16)
         size += 8 + container_bytes(end - i)

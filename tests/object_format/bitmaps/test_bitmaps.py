@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 from typing_extensions import override
@@ -21,14 +22,24 @@ CLUSTERS = st.lists(
 )
 
 
+def serialized(values: npt.NDArray[np.int64]) -> bytes:
+    """Return what the kernel writes to memory of the needed size, which is not zeroed."""
+    memory = np.full(serialized_size(values) + 8, 0xEE, np.uint8)
+    serialize(values, memory[:-8])
+    assert (memory[-8:] == 0xEE).all()
+    return memory[:-8].tobytes()
+
+
 @given(CLUSTERS)
 def test_the_library_reads_bitmaps_that_the_kernel_writes(clusters: list[tuple[int, int, int]]) -> None:
     values = sorted(
         {value for start, count, step in clusters for value in range(start, start + count * step, step)}
     )
-    bitmap = bitmap_of(np.array(values, np.int64))
+    array = np.array(values, np.int64)
+    bitmap = bitmap_of(array)
     assert bitmap == BitMap64(values)
     assert len(bitmap) == len(values)
+    assert serialized(array) == BitMap64(values, optimize=False).serialize()
 
 
 def test_both_kinds_of_containers_are_written() -> None:
@@ -41,11 +52,15 @@ def test_both_kinds_of_containers_are_written() -> None:
 NEAR_OR_FAR = st.sampled_from([0, 1, 2**20 - 1, 2**20, 2**20 + 1, 2**33, 2**62]) | st.integers(0, 2**62)
 
 
-@given(st.sets(NEAR_OR_FAR), NEAR_OR_FAR, NEAR_OR_FAR)
+@given(st.sets(NEAR_OR_FAR), NEAR_OR_FAR | st.just(-5), NEAR_OR_FAR)
+@example({0, 2**20}, 0, 2**20)
+@example({0, 2**20, 2**20 + 1}, 0, 2**20)
+@example({0, 3, 2**20}, -5, 3)
 def test_values_between_returns_the_values_of_the_range(values: set[int], one: int, other: int) -> None:
     first, last = sorted((one, other))
-    found = values_between(BitMap64(values), first, last)
-    assert found.tolist() == sorted(value for value in values if first <= value <= last)
+    expected = sorted(value for value in values if first <= value <= last)
+    assert values_between(BitMap64(values), first, last).tolist() == expected
+    assert list(bitmap_between(BitMap64(values), first, last)) == expected
 
 
 @given(CLUSTERS, st.integers(0, 2**34), st.integers(0, 2**34))
@@ -121,6 +136,27 @@ def test_ranges_near_each_other_cost_one_lookup(start: int) -> None:
     assert cost(1000) == cost(1)
 
 
+def test_a_range_that_is_asked_for_again_costs_nothing() -> None:
+    bitmap = CountingBitmap(range(100_000))
+    window = SetWindow(OffsetSet.of(bitmap))
+    window.between(5, 99)
+    before = bitmap.look_ups
+
+    assert window.between(5, 99).tolist() == list(range(5, 100))
+    assert bitmap.look_ups == before
+
+
+@pytest.mark.parametrize("containers", [1, 2, 5])
+def test_bitmap_between_costs_a_lookup_for_each_container(containers: int) -> None:
+    """One more finds that there are no others, and one selects the values."""
+    bitmap = CountingBitmap()
+    bitmap.add_range(70_000, 2**20)
+    last = 70_000 + (containers - 1) * 65_536
+
+    assert len(bitmap_between(bitmap, 0, last)) == last - 70_000 + 1
+    assert bitmap.look_ups == containers + 2
+
+
 @pytest.mark.parametrize("span", [(1 << 18) - 1, 1 << 18, (1 << 18) + 1])
 def test_a_range_of_about_a_window_has_all_of_its_values(span: int) -> None:
     window = SetWindow(OffsetSet.of(BitMap64([5, 5 + span, 6 + span])))
@@ -139,24 +175,19 @@ def test_the_first_value_behind_a_window_is_read() -> None:
 
 @pytest.mark.parametrize("end", [64 * 64 + 1, 64 * 65, 64 * 66])
 @pytest.mark.parametrize("others", [[], [5000], [5119, 5120, 65_535], [1 << 16]])
-def test_words_of_a_container_change_no_others(end: int, others: list[int]) -> None:
-    values = np.array([*range(end), *others], np.int64)
+@pytest.mark.parametrize("first", [0, 63, 64, 100])
+def test_words_of_a_container_change_no_others(first: int, end: int, others: list[int]) -> None:
+    values = np.array([*range(first, first + end), *others], np.int64)
+    values = np.unique(values)
 
-    assert bitmap_of(values) == BitMap64(values.tolist())
+    assert serialized(values) == BitMap64(values.tolist(), optimize=False).serialize()
 
 
 @pytest.mark.parametrize(
-    ("first", "end"), [(0, 65_536), (60_000, 65_536), (65_535, 65_536), (65_000, 140_000)]
+    ("first", "end"), [(0, 4096), (0, 65_536), (60_000, 65_536), (65_535, 65_536), (65_000, 140_000)]
 )
-def test_a_bitmap_fills_its_memory_and_no_more(first: int, end: int) -> None:
-    values = np.arange(first, end)
-    size = serialized_size(values)
-    memories = [np.full(size + 8, before, np.uint8) for before in (0xEE, 0x11)]
+@pytest.mark.parametrize("base", [0, 2**32, 3 * 2**32 - 100_000, 2**62])
+def test_the_bytes_are_those_of_the_library(first: int, end: int, base: int) -> None:
+    values = np.arange(base + first, base + end)
 
-    for memory in memories:
-        serialize(values, memory[:size])
-
-    written = memories[0][:size].tobytes()
-    assert BitMap64.deserialize(written) == BitMap64(values.tolist())
-    assert memories[1][:size].tobytes() == written
-    assert (memories[0][size:] == 0xEE).all()
+    assert serialized(values) == BitMap64(values.tolist(), optimize=False).serialize()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import tracemalloc
 from array import array
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from core.errors import CorruptDataError, InvalidInputError
+from core.errors import CorruptDataError, FatalError, InvalidInputError
+from object_format import holes as holes_module
 from object_format.holes import holes_between, no_holes, parse_holes, survivors_between
-from object_format.kernels.bitmaps.complement import copy_containers, write_complement
+from object_format.limits import MAX_SPAN
 from object_format.offset_set import OffsetSet
 
 if TYPE_CHECKING:
@@ -148,29 +148,35 @@ def test_containers_take_the_same_form_as_in_the_library() -> None:
                 assert _written(holes, 0, 65_535) == every - holes
 
 
-SURVIVORS = np.concatenate((np.arange(1, 3000, 2), np.arange(3000, 65_536)))
-TWO_CONTAINERS = np.frombuffer(serialized(BitMap64(range(65_546)) - BitMap64(SURVIVORS)), np.uint8)
+@pytest.mark.parametrize("count", range(1, 10))
+@pytest.mark.parametrize("runs", [0, 1, 2, 9])
+def test_headers_of_all_numbers_of_containers_equal_those_of_the_library(count: int, runs: int) -> None:
+    """The first containers consist of runs, the others of values."""
+    holes = BitMap64()
+    for number in range(count):
+        holes.add_range(number << 16, (number << 16) + (9 if number < runs else 1))
+    everything = BitMap64()
+    everything.add_range(0, count << 16)
+
+    assert _written(everything - holes, 0, (count << 16) - 1) == holes
 
 
-@pytest.mark.parametrize(
-    "write", [partial(copy_containers, TWO_CONTAINERS, 0), partial(write_complement, SURVIVORS, 0, 65_546)]
-)
-def test_containers_that_do_not_fit_are_refused(write: Callable[..., tuple[int, int]]) -> None:
-    """The kernels write nothing behind their memory."""
-    needed = 5 + 2 * 1500 + 6
-    for size, rows in ((needed, 3), (needed - 1, 3), (needed - 7, 3), (5, 3), (needed, 2), (needed, 1)):
-        out, containers = np.full(size + 1, 0xEE, np.uint8), np.full((rows + 1, 4), -7)
-        end, _ = write(out[:size], 5, containers[:rows], 1)
-        assert end == (needed if (size, rows) == (needed, 3) else -1)
-        assert (out[size], *containers[rows]) == (0xEE, -7, -7, -7, -7)
-        if end == needed:
-            assert containers[1:rows].tolist() == [[0, 1500, 0, 3000], [1, 10, 1, 6]]
+@pytest.mark.parametrize("span", [2**32, 2**32 + 2**20, 2 * 2**32])
+def test_a_group_without_survivors_is_one_part(span: int) -> None:
+    """No part is empty, as each is compressed."""
+    holes = holes_between(OffsetSet(), 0, span - 1)
+
+    groups = -(-span // 2**32)
+    assert all(holes.parts)
+    assert len(holes.parts) == 1 + 2 * groups
 
 
-def test_a_bitmap_that_ends_early_is_not_copied() -> None:
-    for end in range(TWO_CONTAINERS.size):
-        out, containers = np.empty(4000, np.uint8), np.empty((2, 4), np.int64)
-        assert copy_containers(TWO_CONTAINERS[:end], 0, out, 0, containers, 0)[0] == -1
+def test_a_kernel_without_enough_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bitmap of holes would lack the last ones."""
+    monkeypatch.setattr(holes_module, "write_complement", lambda *_: (-1, 0))
+
+    with pytest.raises(FatalError, match="do not fit the output buffer"):
+        holes_between(OffsetSet.of(BitMap64([7])), 0, 9)
 
 
 @pytest.mark.parametrize("gap", [70_000, 10_000_000])
@@ -291,5 +297,6 @@ def test_a_span_above_the_limit_is_rejected(
     complement: Callable[[BitMap64, int, int], object],
 ) -> None:
     """A footer can state any span, and a bitmap of the whole range takes memory in proportion to it."""
-    with pytest.raises(InvalidInputError, match="exceeds the limit"):
-        complement(BitMap64(), 0, 2**62)
+    for last in (MAX_SPAN, 2**62):
+        with pytest.raises(InvalidInputError, match="exceeds the limit"):
+            complement(BitMap64(), 0, last)

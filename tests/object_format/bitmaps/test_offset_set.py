@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import tracemalloc
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -10,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from object_format.offset_set import OffsetSet, SetWindow
+from object_format import offset_set
+from object_format.bitmaps import bitmap_of
+from object_format.offset_set import ArrayWindow, OffsetSet, SetWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
 
 ISOLATED = 2_000_000
 GAP = 70_000  # more offsets than one container covers
@@ -29,6 +39,27 @@ def allocated_bytes() -> int:
     library.mallinfo2.restype = _MemoryUse
     used = library.mallinfo2()
     return int(used.field_7 + used.field_4)  # from the heap (uordblks), and mapped (hblkhd)
+
+
+def memory_of(make: Callable[[], object]) -> int:
+    """Return the bytes that an object takes; skip the test if the C library does not count them."""
+    gc.collect()
+    try:
+        before = allocated_bytes()
+    except AttributeError:
+        pytest.skip("this C library does not count its allocations")
+    made = make()
+    used = allocated_bytes() - before
+    del made
+    return used
+
+
+def set_of(*parts: npt.NDArray[np.int64]) -> OffsetSet:
+    made = OffsetSet()
+    for part in parts:
+        made.add(part)
+    made.pack()
+    return made
 
 
 def runs() -> st.SearchStrategy[list[list[int]]]:
@@ -55,17 +86,31 @@ def test_a_set_equals_its_model(parts: list[list[int]], one: int, other: int) ->
     assert list(found) == sorted(model)
     borders = [(each + low, each + high) for each in sorted(model)[:5] for low, high in ((-9, -1), (1, 9))]
     drawn = (min(one, other), max(one, other))
-    for first, last in (drawn, (0, 2 * GAP), (GAP, GAP), (5, 100), *((max(a, 0), b) for a, b in borders)):
+    array = ArrayWindow(np.array(sorted(model), np.int64))
+    assert SetWindow(found).empty == array.empty == (not model)
+    for first, last in (
+        drawn,
+        (-3, 50),
+        (0, 2 * GAP),
+        (GAP, GAP),
+        (5, 100),
+        *((max(a, 0), b) for a, b in borders),
+    ):
         within = sorted(each for each in model if first <= each <= last)
         assert found.between(first, last).tolist() == within
-        assert SetWindow(found).between(first, last).tolist() == within
-        assert found.count(first, last) == len(within)
+        for window in (SetWindow(found), array):
+            assert window.between(first, last).tolist() == within
+            assert set(within) <= set(window.around(first, last).tolist()) <= model
+            assert window.count(max(first, 0), last) == len(within)
+        assert found.count(max(first, 0), last) == len(within)
         assert list(found.restricted(first, last)) == within
         assert list(found.bitmap_between(first, min(last, first + 200_000))) == [
             each for each in within if each <= first + 200_000
         ]
-        assert found.next_offset(first) == min((each for each in model if each >= first), default=None)
+        following = [each for each in model if each >= first]
+        assert found.next_offset(max(first, 0)) == min(following, default=None)
     assert OffsetSet.deserialize(found.serialize()) == found
+    assert found != set_of(np.array(sorted(model ^ {7}), np.int64))
     assert set(BitMap64.deserialize(found.serialize())) == model
     if model:
         assert found.max() == max(model)
@@ -89,6 +134,35 @@ def test_offsets_that_fill_a_container_one_by_one_move_to_the_bitmap() -> None:
     assert list(found) == [*range(1, 1001), *range(1 + 10 * GAP, 1001 + 10 * GAP)]
 
 
+@pytest.mark.parametrize("offsets", [[0], [2**40], [3, 2**40], [2**40, 2**40 + 1], list(range(100))])
+def test_the_highest_offset_is_found_in_every_form(offsets: list[int]) -> None:
+    ranged = OffsetSet()
+    ranged.add_range(offsets[-1], offsets[-1] + 1)
+    assert ranged.max() == offsets[-1]
+    ranged.add(np.array(offsets[:-1], np.int64))
+    assert ranged.max() == set_of(np.array(offsets)).max() == offsets[-1]
+
+
+def test_a_set_equals_no_object_of_another_type() -> None:
+    assert set_of(np.array([1, 2])) != [1, 2]
+    assert set_of(np.array([1, 2])) == set_of(np.array([2]), np.array([1]))
+
+
+def test_additions_are_sorted_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each addition makes one bitmap, and each sort another one."""
+    made = []
+
+    def counted(values: npt.NDArray[np.int64]) -> BitMap64:
+        made.append(values.size)
+        return bitmap_of(values)
+
+    monkeypatch.setattr(offset_set, "bitmap_of", counted)
+
+    set_of(*np.arange(0, 3000 * GAP, GAP, dtype=np.int64).reshape(-1, 3))
+
+    assert len(made) == 1000 + 1
+
+
 @pytest.mark.parametrize("scattered", [False, True])
 def test_two_million_isolated_offsets_take_24_bytes_each_at_most(*, scattered: bool) -> None:
     """This is the memory of the set, and while it is built, newest offsets first or in alternate runs."""
@@ -110,3 +184,57 @@ def test_two_million_isolated_offsets_take_24_bytes_each_at_most(*, scattered: b
     assert len(found) == ISOLATED
     assert used < 9 * ISOLATED
     assert max(peak, used) < 24 * ISOLATED
+
+
+@pytest.mark.parametrize(("count", "bound"), [(1, 9), (15, 8.2), (16, 7.85), (32, 7)])
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_containers_take_the_smaller_form(count: int, bound: float, *, in_parts: bool) -> None:
+    """An offset takes 8 bytes, or less if its container has many of them."""
+    offsets = (np.arange(50_000)[:, None] * 65_536 + np.arange(count) * 50).ravel()
+    parts = [offsets[start::7] for start in range(7)] if in_parts else [offsets]
+
+    assert memory_of(lambda: set_of(*parts)) < bound * offsets.size
+
+
+def test_each_container_takes_its_own_form() -> None:
+    """Containers with 60 offsets and with one alternate."""
+    crowded = (np.arange(0, 10_000, 2)[:, None] * 65_536 + np.arange(60)).ravel()
+    isolated = np.arange(1, 10_000, 2) * 65_536
+    bound = 1.1 * (memory_of(lambda: bitmap_of(crowded)) + isolated.nbytes)
+
+    offsets = np.sort(np.concatenate((crowded, isolated)))
+
+    assert memory_of(lambda: set_of(offsets)) < bound
+    assert memory_of(lambda: OffsetSet.deserialize(bitmap_of(offsets).serialize())) < bound
+
+
+def test_offsets_that_are_added_one_by_one_take_little_memory() -> None:
+    """They are not in bitmaps, which take ten times as much as an array."""
+    offsets = np.arange(0, 3000 * GAP, GAP)
+
+    assert memory_of(lambda: set_of(*offsets[:, None])) < 30 * offsets.size
+
+
+@pytest.mark.parametrize("gap", [1, 1024])  # the second has 64 offsets in a container
+@pytest.mark.parametrize("first", [0, 2**40])
+def test_dense_offsets_are_added_without_a_copy(first: int, gap: int) -> None:
+    offsets = np.arange(first, first + 200_000 * gap, gap)[: 200_000 // 64 * 64]
+    bitmap = bitmap_of(offsets)
+
+    def peak(make: Callable[[], object]) -> int:
+        tracemalloc.start()
+        try:
+            make()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak(lambda: OffsetSet.of(bitmap)) < 1000
+    assert peak(lambda: set_of(offsets)) < 5 * offsets.size
+
+
+def test_an_empty_window_has_no_values() -> None:
+    window = SetWindow(OffsetSet())
+
+    assert window.empty
+    assert window.around(0, 9).size == window.between(0, 9).size == 0

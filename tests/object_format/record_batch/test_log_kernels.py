@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -14,7 +16,7 @@ from object_format.kernels.batches import append, log_window
 from object_format.kernels.batches.layout import BATCH_ROW, PRODUCER_ATTRIBUTES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -40,28 +42,34 @@ def usually(value: int, *others: int) -> st.SearchStrategy[int]:
     return st.sampled_from([value] * 12 + list(others))
 
 
-@given(
-    rows(
-        producer_id=st.sampled_from([-1, 0, 5]),
-        base_sequence=usually(0, -1, 7),
-        attributes=st.one_of(
-            st.sampled_from([0, 0, 1, 4, 8, 16, 32, 64, -128]), usually(0, 9, 24, 128, 2**14)
-        ),
-        record_count=usually(1, 0, 2, -1),
-        last_offset_delta=usually(0, 1, -1),
-    )
-)
-def test_headers_of_producers_are_checked_one_by_one(columns: list[dict[str, int]]) -> None:
-    accepted, compressed = append.check_producer_headers(rows_of(columns))
+def test_headers_of_producers_are_checked_one_by_one() -> None:
+    """The second of three batches has all combinations of what is accepted, and of what is not."""
+    fine = {"producer_id": 5, "base_sequence": 7, "record_count": 1}
+    bits = [1 << bit for bit in range(16)]
+    for producer, sequence, count, delta, attributes in product(
+        [-1, 0, 5], [-2, -1, 0, 7], [-1, 0, 1, 2], [-2, -1, 0, 1], [0, *bits, 9, 24, -128]
+    ):
+        changed = {
+            "producer_id": producer,
+            "base_sequence": sequence,
+            "record_count": count,
+            "last_offset_delta": delta,
+            "attributes": attributes,
+        }
+        is_accepted = (
+            (producer < 0 or sequence >= 0)
+            and attributes & ~PRODUCER_ATTRIBUTES == 0
+            and count == delta + 1 >= 1
+        )
 
-    fine = all(
-        (each["producer_id"] < 0 or each["base_sequence"] >= 0)
-        and each["attributes"] & ~PRODUCER_ATTRIBUTES == 0
-        and each["record_count"] == each["last_offset_delta"] + 1 >= 1
-        for each in columns
-    )
-    assert bool(accepted) == fine
-    assert bool(compressed) == (fine and any(each["attributes"] & 7 for each in columns))
+        accepted, compressed = append.check_producer_headers(rows_of([fine, changed, fine]))
+
+        assert bool(accepted) == is_accepted
+        assert bool(compressed) == (is_accepted and attributes & 7 != 0)
+
+
+def test_no_headers_are_accepted() -> None:
+    assert tuple(map(bool, append.check_producer_headers(rows_of([])))) == (True, False)
 
 
 _TIMES = st.integers(-3, 5)
@@ -155,8 +163,16 @@ def window(headers: Sequence[Header], cut: int, before: int = 0) -> npt.NDArray[
 _CUTS = st.sampled_from([0, 0, 0, 1, 9, 60, 61, 62])
 
 
-@given(_HEADERS, _CUTS, st.integers(-1, 14), st.sampled_from([_NEVER, _NEVER, -3, 0, 2, 4]))
-def test_a_batch_is_found_in_a_window(headers: list[Header], cut: int, offset: int, timestamp: int) -> None:
+def few_headers() -> Iterator[list[Header]]:
+    """Yield all of a few values: alone, before a valid batch, and behind one."""
+    valid = Header(base=1, delta=1, timestamp=2)
+    yield []
+    for delta, timestamp, size in product([-2, -1, 0, 2], [-1, 0, 2, 4], [-1, 12, 60, 61, 62, 63]):
+        header = Header(3, delta, timestamp, size)
+        yield from ([header], [header, valid], [valid, header])
+
+
+def check_find_batch(headers: list[Header], cut: int, offset: int, timestamp: int) -> None:
     data = window(headers, cut)
     expected = None
     at = 0
@@ -174,10 +190,17 @@ def test_a_batch_is_found_in_a_window(headers: list[Header], cut: int, offset: i
     assert tuple(log_window.find_batch(data, offset, timestamp)) == (expected or (log_window.MORE, at, 0))
 
 
-@given(_HEADERS, _CUTS, _TIMES, st.integers(-1, 9))
-def test_the_largest_timestamp_of_a_window_is_found(
-    headers: list[Header], cut: int, timestamp: int, offset: int
-) -> None:
+@given(_HEADERS, _CUTS, st.integers(-1, 14), st.sampled_from([_NEVER, _NEVER, -3, 0, 2, 4]))
+def test_a_batch_is_found_in_a_window(headers: list[Header], cut: int, offset: int, timestamp: int) -> None:
+    check_find_batch(headers, cut, offset, timestamp)
+
+
+def test_a_batch_is_found_among_few() -> None:
+    for headers, cut, offset, timestamp in product(few_headers(), [0, 1, 2], [-1, 3, 4, 6], [_NEVER, 0, 3]):
+        check_find_batch(headers, cut, offset, timestamp)
+
+
+def check_max_timestamp(headers: list[Header], cut: int, timestamp: int, offset: int) -> None:
     data = window(headers, cut)
     status, at = log_window.MORE, 0
     best = timestamp, offset
@@ -194,16 +217,19 @@ def test_the_largest_timestamp_of_a_window_is_found(
     assert tuple(log_window.find_max_timestamp(data, timestamp, offset)) == (status, at, *best)
 
 
-@given(
-    _HEADERS,
-    _CUTS,
-    st.sampled_from([0, 0, 5]),
-    st.integers(-1, 16),
-    st.sampled_from([0, 61, 121, 122, 123, 200, 999]),
-)
-def test_whole_batches_end_at_the_first_limit(
-    headers: list[Header], cut: int, start: int, end_offset: int, max_bytes: int
+@given(_HEADERS, _CUTS, _TIMES, st.integers(-1, 9))
+def test_the_largest_timestamp_of_a_window_is_found(
+    headers: list[Header], cut: int, timestamp: int, offset: int
 ) -> None:
+    check_max_timestamp(headers, cut, timestamp, offset)
+
+
+def test_the_largest_timestamp_of_few_batches_is_found() -> None:
+    for headers, cut, timestamp in product(few_headers(), [0, 1, 2], [-1, 0, 3]):
+        check_max_timestamp(headers, cut, timestamp, 7)
+
+
+def check_whole_batches(headers: list[Header], cut: int, start: int, end_offset: int, max_bytes: int) -> None:
     data = window(headers, cut, start)
     at, following = start, -1
     for header in headers:
@@ -215,6 +241,26 @@ def test_whole_batches_end_at_the_first_limit(
         at, following = at + header.size, last + 1
 
     assert tuple(log_window.end_of_whole_batches(data, start, end_offset, max_bytes)) == (at, following)
+
+
+@given(
+    _HEADERS,
+    _CUTS,
+    st.sampled_from([0, 0, 5]),
+    st.integers(-1, 16),
+    st.sampled_from([0, 61, 121, 122, 123, 200, 999]),
+)
+def test_whole_batches_end_at_the_first_limit(
+    headers: list[Header], cut: int, start: int, end_offset: int, max_bytes: int
+) -> None:
+    check_whole_batches(headers, cut, start, end_offset, max_bytes)
+
+
+def test_few_whole_batches_end_at_the_first_limit() -> None:
+    for headers, cut, start, end_offset, max_bytes in product(
+        few_headers(), [0, 1, 2], [0, 1], [3, 4, 9], [0, 122, 123, 999]
+    ):
+        check_whole_batches(headers, cut, start, end_offset, max_bytes)
 
 
 @given(
@@ -292,49 +338,62 @@ def test_epochs_begin_where_they_change(headers: list[Header]) -> None:
     assert (entries[count:] == -9).all()
 
 
-_LONG_RUN = {"producer_id": 5, "producer_epoch": 0, "base_sequence": -2, "attributes": 0}
+def run_of(producer: int, start: int, deltas: Sequence[int]) -> list[dict[str, int]]:
+    """Return rows of consecutive batches of one producer, whose sequence numbers may wrap around."""
+    run = []
+    for delta in deltas:
+        run.append(
+            {
+                "producer_id": producer,
+                "producer_epoch": 0,
+                "base_sequence": start,
+                "attributes": 0,
+                "last_offset_delta": delta,
+            }
+        )
+        start = (start + delta + 1) % _TOP
+    return run
 
 
-@given(
-    rows(
-        producer_id=usually(5, 0, -1, 6),
-        producer_epoch=usually(0, 1),
-        base_sequence=usually(-2, 0, -1, 4),
-        attributes=usually(0, 8, 16, 32, 1),
-        last_offset_delta=st.one_of(st.integers(0, 2), usually(0, 2**29 - 1, 2**30 - 2, 2**30 - 1)),
-    ),
-    st.sampled_from([0, 7, _TOP - 1, _TOP - 2]),
-    st.booleans(),
-)
-@example([_LONG_RUN | {"last_offset_delta": 2}] * 3, 7, False)
-@example([_LONG_RUN | {"last_offset_delta": 2**30 - 2}], 0, False)
-@example([_LONG_RUN | {"last_offset_delta": 2**30 - 1}], 0, False)
-@example([_LONG_RUN | {"last_offset_delta": 2**29 - 1}] * 2, 0, False)
-def test_producers_are_classified(columns: list[dict[str, int]], start: int, none: bool) -> None:
-    """Sequence number -2 stands for the expected one."""
-    columns = [dict(each) for each in columns]
-    expected = start
-    for each in columns:
-        if none:
-            each["producer_id"] = -1
-        if each["base_sequence"] == -2:
-            each["base_sequence"] = expected
-        expected = (each["base_sequence"] + each["last_offset_delta"] + 1) % _TOP
+def check_classification(columns: list[dict[str, int]]) -> None:
     due = columns[0]["base_sequence"] if columns else 0
     in_sequence = True
     for each in columns:
         in_sequence = in_sequence and each["base_sequence"] == due >= 0
         due = (each["base_sequence"] + each["last_offset_delta"] + 1) % _TOP
     total = sum(each["last_offset_delta"] + 1 for each in columns)
+    alone = len({(each["producer_id"], each["producer_epoch"]) for each in columns}) == 1 and not any(
+        each["attributes"] & 0x30 for each in columns
+    )
 
     idempotent, single, consecutive = append.classify_producers(rows_of(columns))
 
     assert bool(idempotent) == any(each["producer_id"] >= 0 for each in columns)
-    alone = len({(each["producer_id"], each["producer_epoch"]) for each in columns}) == 1 and not any(
-        each["attributes"] & 0x30 for each in columns
-    )
     assert bool(single) == (bool(idempotent) and alone)
     assert bool(consecutive) == (bool(single) and in_sequence and total < 2**30)
+
+
+def test_producers_are_classified() -> None:
+    """A run of up to three batches, in which one value is changed."""
+    check_classification([])
+    changes = [
+        *({"producer_id": each} for each in (-1, 0, 5, 6)),
+        {"producer_epoch": 1},
+        *({"base_sequence": each} for each in (-2, -1, 0, 1, 8, _TOP - 1)),
+        *({"attributes": 1 << bit} for bit in range(7)),
+        *({"last_offset_delta": each} for each in (0, 1, 2)),
+    ]
+    for producer, start, length in product([-1, 0, 5], [-1, 0, 7, _TOP - 2, _TOP - 1], [1, 2, 3]):
+        run = run_of(producer, start, [0, 2, 1][:length])
+        check_classification(run)
+        for index, change in product(range(length), changes):
+            check_classification([*run[:index], run[index] | change, *run[index + 1 :]])
+
+
+@pytest.mark.parametrize("start", [0, _TOP - 2**29, _TOP - 1])
+def test_a_long_run_of_a_producer_is_not_checked_at_once(start: int) -> None:
+    for deltas in ([2**30 - 2], [2**30 - 1], [2**29 - 1] * 2, [2**29 - 2, 2**29 - 1], [2**30] * 3):
+        check_classification(run_of(5, start, deltas))
 
 
 _RELATIVE = st.one_of(st.integers(-1, 6), st.sampled_from([_TOP - 1, _TOP]))
@@ -343,8 +402,12 @@ _RELATIVE = st.one_of(st.integers(-1, 6), st.sampled_from([_TOP - 1, _TOP]))
 @given(
     st.lists(st.tuples(_RELATIVE, st.integers(0, 9)), max_size=6),
     st.sampled_from([0, 50]),
-    st.integers(-1, 4),
+    st.integers(-4, 4),
 )
+@example([(-2, 5)], 50, -3)
+@example([(-1, 5)], 50, -2)
+@example([(0, 5)], 50, -1)
+@example([(_TOP - 1, 5), (_TOP, 9)], 50, -1)
 def test_positions_are_packed_while_offsets_ascend(
     drawn: list[tuple[int, int]], base: int, last: int
 ) -> None:
@@ -365,8 +428,9 @@ def test_positions_are_packed_while_offsets_ascend(
 
 
 @given(
-    st.lists(st.tuples(_TIMES, _RELATIVE), max_size=6), st.sampled_from([0, 50]), _TIMES, st.integers(-1, 4)
+    st.lists(st.tuples(_TIMES, _RELATIVE), max_size=6), st.sampled_from([0, 50]), _TIMES, st.integers(-4, 4)
 )
+@example([(1, -1)], 50, 0, -2)
 @example([(1, 0), (2, 1), (3, 1), (4, 2)], 50, 0, -1)
 def test_times_are_packed_while_they_fit(
     drawn: list[tuple[int, int]], base: int, timestamp: int, last: int
