@@ -249,7 +249,7 @@ class LocalTopics:
             log_config_of(topic.config),
         )
         log = await self._pool.run(create)
-        self._known_topics.note([topic])  # before it has a record
+        self._known_topics.note_new_log(topic)  # before it has a record
         directory_id = self._manager.directory_id(log.directory.parent)
         if directory_id is None:
             raise LogDirectoryOfflineError(
