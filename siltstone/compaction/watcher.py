@@ -44,9 +44,11 @@ from siltstone.compaction.job_supply import FoundJobs, JobSupply
 from siltstone.compaction.pause import describe_pause, waiting_pause
 from spark_jobs.compact import release_jobs
 from spark_jobs.errors import JobCancelledError, SparkUnavailableError
+from spark_jobs.heartbeats import attempt_of
 
 if TYPE_CHECKING:
     import threading
+    from uuid import UUID
 
     from catalog.model import Job
     from planner.settings import PlannerSettings
@@ -117,6 +119,7 @@ class Watcher:
         self._planner: PlannerSettings = replace(options.planner(settings), paced=True)
         self._interval_seconds = interval_seconds
         self._looks_elsewhere = False
+        self._unreported: list[tuple[UUID, UUID]] = []  # attempts that ended and may count as running
         self._unclaimed = 0  # jobs that waited after the last plan, without those that were claimed since
         # Not the catalog's clock, which is a query: an outage must not stop the loop itself.
         self._machine_clock = SystemClock()
@@ -172,11 +175,18 @@ class Watcher:
 
     def _poll(self, interrupts: Interrupts) -> bool:
         with interrupts.shielded():
+            self._release_unreported()
             is_paused = self._is_paused()
         completed = 0 if is_paused else self._compact(interrupts)
         with interrupts.shielded():
             self._measure_backlog()
         return completed > 0
+
+    def _release_unreported(self) -> None:
+        """Return jobs to the queue whose ends the run could not report; others are not affected."""
+        while self._unreported:
+            self._context.catalog.jobs.release(*self._unreported[-1])
+            self._unreported.pop()
 
     def _is_paused(self) -> bool:
         """Return True while the catalog pauses compaction, and log the beginning of a pause."""
@@ -303,6 +313,8 @@ class Watcher:
         job = str(outcome.job.spec.job_id)
         if outcome.failure is not None:
             failure = outcome.failure
+            if not failure.released:
+                self._unreported.append((outcome.job.spec.job_id, attempt_of(outcome.job)))
             self._log.warning("job failed", job=job, reason=failure.message, retried=failure.released)
         elif outcome.result is not None:
             counts = outcome.result.counts
