@@ -363,6 +363,26 @@ def test_a_job_whose_end_a_watcher_could_not_report_runs_again_in_the_next_poll(
     assert (job.state, job.attempts) == (JobState.COMPLETED, 2)
 
 
+def test_a_job_whose_claim_got_no_response_runs_in_the_next_poll(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog has committed the claim, and then did not respond for long."""
+    jobs = log.catalog.jobs
+
+    def lose_response(application_id: str, limit: int) -> list[Job]:
+        monkeypatch.undo()
+        jobs.claim(application_id, limit)
+        raise CatalogUnavailableError("no response")
+
+    log.add("ice")
+    watcher, stop = log.watcher(InProcessSession(1)), Interrupts()
+    monkeypatch.setattr(jobs, "claim", lose_response)
+    watcher.poll(stop)
+    assert watcher.status.polls_failed == 1
+    watcher.poll(stop)
+    assert log.is_compacted()
+
+
 def test_jobs_that_may_have_killed_a_driver_run_one_after_the_other(log: Log, catalog_url: str) -> None:
     """A watcher that looks for further jobs meanwhile gets none."""
     for name in ("flights", "weather", "trains"):
