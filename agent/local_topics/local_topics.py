@@ -208,6 +208,7 @@ class LocalTopics:
         """
         partition_id = PartitionId(topic.topic_id, partition)
         async with self._reopening.hold(partition_id):
+            self._known_topics.note_new_log(topic)
             leader = (await self._leaders.refresh(topic, await self._brokers.live())).get(partition)
             found = self._find_set_aside(topic, partition, leader)
             if found is not None:

@@ -70,7 +70,7 @@ class KnownTopics:
                     self._topics[topic.topic_id] = KnownTopic(topic, *reading)
 
     def note_new_log(self, topic: Topic) -> None:
-        """Note the local topic of a new log.
+        """Note the local topic of a log that is created, or opened again.
 
         The caller may know it from an earlier epoch than the agent knows now. So the epoch of a topic that
         has other logs stays.
