@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_lock = threading.Lock()
 
 
 @contextmanager
@@ -20,10 +23,15 @@ def collector_paused() -> Iterator[None]:
 
     Threads may pause at the same time. The one that began first resumes the collector for all.
     """
-    was_enabled = gc.isenabled()
-    gc.disable()
+    was_enabled = False
     try:
+        # Otherwise another thread could resume the collector between the two calls, and this one would pause
+        # it without resuming it.
+        with _lock:
+            was_enabled = gc.isenabled()
+            gc.disable()
         yield
     finally:
         if was_enabled:
-            gc.enable()
+            with _lock:
+                gc.enable()

@@ -9,7 +9,8 @@ it ends, in one of these ways:
   fail alike, the catalog pauses compaction, and the run stops.
 - Spark was lost while the job ran: the same, and from the second time on the job runs alone, because one of
   the jobs may have ended Spark.
-- The run was interrupted, or the cluster runs no task: the job returns to the queue at once.
+- The run was interrupted, or the cluster runs no task: the job returns to the queue at once. So does a job
+  whose end could not be reported, because the catalog did not respond: once it responds again.
 """
 
 from __future__ import annotations
@@ -136,6 +137,7 @@ class _Run:
         cancelled: threading.Event,
     ) -> None:
         self._running: dict[UUID, Job] = {}
+        self._unreported: dict[UUID, Job] = {}
         self._book = book
         self._clock = clock
         self._more = more
@@ -178,6 +180,7 @@ class _Run:
                         ends = self._paused or not self._running
                         finished = None if ends else queries.next_outcome(0)
                     watch.check()
+                    self._release_unreported()
                     jobs = () if self._paused else self._more(len(self._running))
                     self._add(jobs)
         finally:
@@ -237,7 +240,8 @@ class _Run:
             released = self._report_failure(job.spec.job_id, attempt_of(job), failure)
         except StaleStateError:  # another process has it, or it is finished
             return failure
-        except SiltstoneError as error:  # the attempt ends when its heartbeats stop
+        except SiltstoneError as error:
+            self._unreported[job.spec.job_id] = job
             return replace(
                 failure, message=f"{failure.message}; and the catalog could not be reached: {error}"
             )
@@ -266,8 +270,18 @@ class _Run:
         self._paused = self._paused or done.pause is not None
         return done.released
 
+    def _release_unreported(self) -> None:
+        """Return jobs to the queue whose ends could not be reported.
+
+        Otherwise the catalog would take the driver for dead: it sends no heartbeats for them any more.
+        """
+        with suppress(SiltstoneError):  # tried again
+            for job_id, job in list(self._unreported.items()):
+                self._book.release(job_id, attempt_of(job))
+                del self._unreported[job_id]
+
     def _release_rest(self) -> None:
-        release_jobs(self._book, self._running.values())
+        release_jobs(self._book, (self._running | self._unreported).values())
         self._running.clear()
 
 

@@ -19,7 +19,7 @@ import structlog
 
 from agent.cluster.brokers import choose, partition_subject
 from catalog.model import PartitionId
-from catalog.topics.local_leaders import UNASSIGNED, FoundLog
+from catalog.topics.local_leaders import UNASSIGNED
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -39,38 +39,6 @@ _MAX_CACHED_TOPICS = 100_000
 _MAX_TOPICS_PER_QUERY = 1_000  # each topic has several partitions
 _UNKNOWN: tuple[float, MutableMapping[int, LocalLeader]] = (float("-inf"), {})
 _log = structlog.get_logger(__name__)
-
-
-def claim_found_logs(table: LocalLeaders, node_id: int, manager: LogManager) -> None:
-    """Let a node lead the partitions of its logs whose leaders a failover or a restore has lost.
-
-    Otherwise the next request could assign such a partition to another node, which has no records of it. Only
-    logs with records count. Those of object topics are copies, and have no leaders.
-    """
-    known = table.directories_of(node_id)
-    logs = {
-        partition: log
-        for log in manager.logs()
-        if log.topic_id is not None
-        and log.log_end_offset > 0
-        and (partition := PartitionId(log.topic_id, log.topic_partition.partition)) not in known
-    }
-    found: dict[PartitionId, FoundLog] = {}
-    for partition, log in sorted(logs.items()):
-        directory_id = manager.directory_id(log.directory.parent)
-        if directory_id is not None:
-            last_epoch = log.leader_epochs[-1].epoch if log.leader_epochs else -1
-            found[partition] = FoundLog(directory_id=directory_id, leader_epoch=last_epoch)
-    for start in range(0, len(found), _MAX_PARTITIONS_PER_CALL):
-        some = dict(list(found.items())[start : start + _MAX_PARTITIONS_PER_CALL])
-        for partition, leader in table.claim_found(node_id, some).items():
-            _log.error(
-                "another agent leads the partition of a local log with records, which are not served",
-                directory=str(logs[partition].directory),
-                topic_id=str(partition.topic_id),
-                leader=leader,
-                remedy="read the log with kafka-dump-log, and send the records that are needed again",
-            )
 
 
 def record_directories(table: LocalLeaders, node_id: int, manager: LogManager) -> frozenset[UUID]:

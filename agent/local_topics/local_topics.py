@@ -208,6 +208,7 @@ class LocalTopics:
         """
         partition_id = PartitionId(topic.topic_id, partition)
         async with self._reopening.hold(partition_id):
+            self._known_topics.note_new_log(topic)
             leader = (await self._leaders.refresh(topic, await self._brokers.live())).get(partition)
             found = self._find_set_aside(topic, partition, leader)
             if found is not None:
@@ -249,7 +250,7 @@ class LocalTopics:
             log_config_of(topic.config),
         )
         log = await self._pool.run(create)
-        self._known_topics.note([topic])  # before it has a record
+        self._known_topics.note_new_log(topic)  # before it has a record
         directory_id = self._manager.directory_id(log.directory.parent)
         if directory_id is None:
             raise LogDirectoryOfflineError(

@@ -16,7 +16,7 @@ from agent.local_topics.append_router import AppendRouter
 from agent.local_topics.disks.disk_pools import DiskPools
 from agent.local_topics.disks.log_metrics import LocalLogCollector
 from agent.local_topics.disks.storage import LocalStorage, StorageIdentity, free_directory, stored_node_id
-from agent.local_topics.leaders import LeaderDirectory, claim_found_logs, record_directories
+from agent.local_topics.leaders import LeaderDirectory, record_directories
 from agent.local_topics.local_topics import LocalTopics
 from agent.local_topics.moves.log_mover import LogMover
 from agent.local_topics.moves.move_throttle import MoveThrottle
@@ -103,7 +103,6 @@ class LocalLogService:
         """
         if self.storage is not None:
             self.storage.restore_lost()
-            claim_found_logs(self._catalog.local_leaders, self.node_id, self.storage.manager)
 
     async def open(self) -> int:
         """Open the local logs; return the node id, which used disks have stored."""
@@ -162,7 +161,7 @@ class LocalLogService:
         if self.storage is None:
             return leaders
         table, manager = self._catalog.local_leaders, self.storage.manager
-        await self._pools.catalog.run(partial(claim_found_logs, table, self.node_id, manager))
+        await self._pools.catalog.run(self.storage.found_logs.claim_open)
         await self._pools.catalog.run(partial(table.begin_epochs, self.node_id))
         recorded = await self._pools.catalog.run(partial(record_directories, table, self.node_id, manager))
         changes = PartitionLocks()

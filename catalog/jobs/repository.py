@@ -222,6 +222,17 @@ class Jobs:
             "jobs.release", lambda transaction: transaction.send(_SQL["resubmit"], params)
         )
 
+    def release_all(self, application_id: str) -> int:
+        """Return all running jobs of a driver to the queue; return their number.
+
+        For a driver that runs none. After an outage of the catalog it may have jobs whose claims got no
+        response, or whose ends it could not report.
+        """
+        params = {"application_id": application_id}
+        return self._database.transact(
+            "jobs.release_all", lambda transaction: transaction.count(_SQL["resubmit_all"], params)
+        )
+
     def back_off(
         self,
         job_id: UUID,

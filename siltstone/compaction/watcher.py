@@ -117,6 +117,7 @@ class Watcher:
         self._planner: PlannerSettings = replace(options.planner(settings), paced=True)
         self._interval_seconds = interval_seconds
         self._looks_elsewhere = False
+        self._may_have_jobs = False  # that it does not run: the catalog did not respond to a claim or report
         self._unclaimed = 0  # jobs that waited after the last plan, without those that were claimed since
         # Not the catalog's clock, which is a query: an outage must not stop the loop itself.
         self._machine_clock = SystemClock()
@@ -156,6 +157,7 @@ class Watcher:
             raise
         except _SURVIVED as error:
             self.status.polls_failed += 1
+            self._may_have_jobs = True
             if isinstance(error, SparkUnavailableError):
                 self._session.drop()
             return self._outage.failed(error)
@@ -172,11 +174,18 @@ class Watcher:
 
     def _poll(self, interrupts: Interrupts) -> bool:
         with interrupts.shielded():
+            self._release_all()
             is_paused = self._is_paused()
         completed = 0 if is_paused else self._compact(interrupts)
         with interrupts.shielded():
             self._measure_backlog()
         return completed > 0
+
+    def _release_all(self) -> None:
+        """Return the jobs of this watcher to the queue after an error. It runs none between two polls."""
+        if self._may_have_jobs:
+            self._context.catalog.jobs.release_all(self._application_id)
+            self._may_have_jobs = False
 
     def _is_paused(self) -> bool:
         """Return True while the catalog pauses compaction, and log the beginning of a pause."""
@@ -303,6 +312,7 @@ class Watcher:
         job = str(outcome.job.spec.job_id)
         if outcome.failure is not None:
             failure = outcome.failure
+            self._may_have_jobs |= not failure.released
             self._log.warning("job failed", job=job, reason=failure.message, retried=failure.released)
         elif outcome.result is not None:
             counts = outcome.result.counts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,9 @@ from core.cycle_collector import collector_paused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_SECONDS = 60.0
+_BRIEFLY = 0.5
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +57,30 @@ def test_it_is_not_enabled_for_a_process_that_has_disabled_it() -> None:
     with collector_paused():
         pass
     assert not gc.isenabled()
+
+
+def test_a_pause_that_begins_while_another_one_ends_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other thread would resume the collector between the two calls with which this one pauses it."""
+    paused, seen, resumed = threading.Event(), threading.Event(), threading.Event()
+    is_enabled = gc.isenabled
+
+    def pause_first() -> None:
+        with collector_paused():
+            paused.set()
+            seen.wait(_SECONDS)
+        resumed.set()
+
+    def see() -> bool:
+        found = is_enabled()
+        seen.set()
+        resumed.wait(_BRIEFLY)  # without a result: the other thread waits for this one
+        return found
+
+    first = threading.Thread(target=pause_first)
+    first.start()
+    assert paused.wait(_SECONDS)
+    monkeypatch.setattr(gc, "isenabled", see)
+    with collector_paused():
+        pass
+    first.join(_SECONDS)
+    assert is_enabled()

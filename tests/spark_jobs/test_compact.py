@@ -353,6 +353,41 @@ def test_a_failure_mentions_an_unavailable_catalog(driver: Driver, monkeypatch: 
     assert "no response" in report.failures[0].message
 
 
+def test_a_job_whose_end_could_not_be_reported_returns_to_the_queue_when_the_catalog_responds(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the catalog would take the driver for dead, because it sends no heartbeats for the job."""
+    driver.catalog.errors = dict.fromkeys(("complete", "back off", "release"), RetryableError("no response"))
+    looks = iter(range(2))
+
+    def more(_running: int) -> list[Job]:
+        if next(looks, None) == 1:
+            driver.catalog.errors.clear()
+        return []
+
+    monkeypatch.setattr(driver, "more", more)
+    driver.run(monkeypatch, [job(1), job(2)], succeeded(1), None, None, None, succeeded(2))
+
+    assert driver.catalog.calls == [
+        ("complete", 1),
+        ("back off", 1),
+        *[("release", 1)] * 3,
+        ("complete", 2),
+    ]
+
+
+def test_a_job_whose_end_could_not_be_reported_is_released_at_the_end_of_the_run(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the catalog does not respond then, the watcher tries it again."""
+    driver.catalog.errors = dict.fromkeys(("complete", "back off"), RetryableError("no response"))
+
+    report = driver.run(monkeypatch, [job(1)], succeeded(1))
+
+    assert driver.catalog.calls == [("complete", 1), ("back off", 1), ("release", 1)]
+    assert not report.failures[0].released
+
+
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), JobCancelledError("enough")])
 def test_an_interrupt_releases_unfinished_jobs(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, interrupt: BaseException

@@ -6,6 +6,7 @@ the topic's name and id. Only this memory has its settings and its number of par
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -24,44 +25,79 @@ of which the catalog has no row, was not deleted: its creation was lost.
 
 
 class KnownTopic(NamedTuple):
-    """Local topic as the catalog had it in an epoch, at a time in milliseconds."""
+    """Local topic as the catalog had it in an epoch or a later one, at a time in milliseconds or later."""
 
     topic: Topic
     epoch: int
     noted_ms: int
 
 
+class Reading(NamedTuple):
+    """Epoch and time in milliseconds before topics are read. A new epoch may begin during the reading."""
+
+    epoch: int
+    began_ms: int
+
+
 class KnownTopics:
     """Local topics by id; one for each local log at most. Thread-safe.
 
-    `epoch` returns the epoch of the catalog that the agent knows.
+    `epoch` returns the epoch of the catalog that the agent knows, 0 before it has registered a session.
     """
 
     def __init__(self, clock: Clock, epoch: Callable[[], int]) -> None:
         self._clock = clock
         self._epoch = epoch
+        self._lock = threading.Lock()
         self._topics: dict[UUID, KnownTopic] = {}
 
-    def note(self, topics: Iterable[Topic]) -> None:
-        """Note those of the topics that are local. The catalog has just returned them."""
-        now_ms, epoch = self._clock.now_ms(), self._epoch()
-        self._topics.update(
-            (topic.topic_id, KnownTopic(topic, epoch, now_ms)) for topic in topics if topic.is_local
-        )
+    def begin_reading(self) -> Reading:
+        """Return the time and the epoch; call it before the catalog is asked for topics."""
+        return Reading(self._epoch(), self._clock.now_ms())
+
+    def note(self, topics: Iterable[Topic], reading: Reading) -> None:
+        """Note those of the topics that are local, as the catalog has returned them.
+
+        A topic stays as it is if a log of a partition was created during the reading that it lacks here.
+        """
+        with self._lock:
+            for topic in topics:
+                known = self._topics.get(topic.topic_id)
+                is_newer = known is not None and known.noted_ms >= reading.began_ms
+                if known is not None and is_newer and _lacks_partitions(topic, known.topic):
+                    continue
+                if topic.is_local:
+                    self._topics[topic.topic_id] = KnownTopic(topic, *reading)
+
+    def note_new_log(self, topic: Topic) -> None:
+        """Note the local topic of a log that is created, or opened again.
+
+        The caller may know it from an earlier epoch than the agent knows now. So the epoch of a topic that
+        has other logs stays.
+        """
+        with self._lock:
+            known, (epoch, now_ms) = self._topics.get(topic.topic_id), self.begin_reading()
+            if known is None:
+                self._topics[topic.topic_id] = KnownTopic(topic, epoch, now_ms)
+            elif _lacks_partitions(known.topic, topic):
+                self._topics[topic.topic_id] = KnownTopic(topic, known.epoch, now_ms)
 
     def ids(self) -> set[UUID]:
         """Return the ids of all topics."""
-        return set(self._topics)
+        with self._lock:
+            return set(self._topics)
 
     def forget(self, topic_ids: Iterable[UUID]) -> None:
         """Forget topics of which no log is left."""
-        for topic_id in topic_ids:
-            self._topics.pop(topic_id, None)
+        with self._lock:
+            for topic_id in topic_ids:
+                self._topics.pop(topic_id, None)
 
     def lost(self, topic_ids: Iterable[UUID], found: Mapping[UUID, Topic]) -> list[KnownTopic]:
         """Return the known ones of these topics that are not `found`, or with fewer partitions."""
         since_ms = self._clock.now_ms() - MAX_AGE_MS
-        known = (self._topics.get(topic_id) for topic_id in sorted(set(topic_ids)))
+        with self._lock:
+            known = [self._topics.get(topic_id) for topic_id in sorted(set(topic_ids))]
         return [
             each
             for each in known

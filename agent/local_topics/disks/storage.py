@@ -19,6 +19,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 from agent.local_tier_settings import LocalTierSettings
+from agent.local_topics.disks.found_logs import FoundLogs
 from agent.local_topics.disks.known_topics import KnownTopics
 from agent.local_topics.disks.log_config import log_config_of
 from agent.write.loss_recovery import log_restored_topics
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
+    from agent.local_topics.disks.found_logs import LeaderTable
     from catalog.model import Topic
     from catalog.topics.lost import RestoredTopic
     from core.clock import Clock
@@ -75,14 +77,6 @@ class TopicTable(Protocol):
 
     def by_ids(self, topic_ids: Sequence[UUID], /) -> Sequence[Topic]:
         """Return the topics with these distinct ids that exist."""
-        ...
-
-
-class LeaderTable(Protocol):
-    """The log directories of partitions."""
-
-    def directories_of(self, node_id: int) -> Mapping[PartitionId, UUID | None]:
-        """Return the recorded log directory of each partition that a node leads."""
         ...
 
 
@@ -180,7 +174,7 @@ class LocalStorage:
         self._deletions = deletions
         self._lost = lost
         self.known_topics = KnownTopics(clock, epoch)
-        """The topics of the logs; who creates a log notes its topic."""
+        """The topics of the logs. A request that creates a log notes its topic."""
         self._leaders = leaders
         self._node_id = identity.node_id
         self._schedulers = {
@@ -201,6 +195,7 @@ class LocalStorage:
             ids=ids,
             schedulers=self._schedulers,
         )
+        self.found_logs = FoundLogs(leaders, identity.node_id, self.manager)
 
     def open(self) -> None:
         """Open every log, with recovery after a crash.
@@ -208,6 +203,7 @@ class LocalStorage:
         Raises the error that keeps the disks from being used.
         """
         topics = _StartTopics(self._topics, partial(self._leaders.directories_of, self._node_id))
+        reading = self.known_topics.begin_reading()
         for schedulers in self._schedulers.values():
             schedulers.tasks.start()
             schedulers.failures.start()
@@ -218,8 +214,13 @@ class LocalStorage:
             raise
         # These logs have no followers, so all their records are committed. The checkpointed high watermark
         # may be older, and would hide records that were acknowledged before a crash.
-        for log in self.manager.logs():
+        logs = self.manager.logs()
+        for log in logs:
             log.update_high_watermark(log.log_end_offset)
+        opened = {log.topic_id for log in logs}
+        if opened:
+            found = [topic for topic_id, topic in topics.by_id.items() if topic_id in opened]
+            self.known_topics.note(found, reading)
         if self.manager.reopening.set_aside_logs():
             self.sync_topics()
         for path, schedulers in self._schedulers.items():
@@ -246,10 +247,12 @@ class LocalStorage:
             for log in self.manager.logs()
             if log.topic_id is not None and path in {None, log.directory.parent}
         ]
+        reading = self.known_topics.begin_reading()
         try:
             waiting = self.manager.reopening.set_aside_logs(path)
             topics = self._topics_of(logs, waiting)
             if self._restore_lost(logs, topics):
+                self.found_logs.claim_open()
                 topics = self._topics_of(logs, waiting)
             homeless = [log for log in logs if not _belongs_to(topics.get(_id_of(log)), log.topic_partition)]
             self._undelete(_latest_epochs(log for log in homeless if _id_of(log) not in topics))
@@ -268,7 +271,7 @@ class LocalStorage:
             return
         self._outage.succeeded()
         self.manager.marks.remove(path)  # also of the logs that requests have opened
-        self.known_topics.note(topics.values())
+        self.known_topics.note(topics.values(), reading)
         # Listed before the logs: a topic that is noted meanwhile stays.
         self.known_topics.forget(self.known_topics.ids() - {log.topic_id for log in self.manager.logs()})
         for log in logs:
@@ -307,8 +310,7 @@ class LocalStorage:
             found = self._deletions.find_purged_topics(absent[start : start + _MAX_TOPICS_PER_CALL])
             confirmed = self._deletions.confirm_gone_topics(found) if found else {}
             purged |= {each for each, absence in confirmed.items() if absence is TopicAbsence.PURGED}
-        is_any_back = any(log.topic_id in topics for log in waiting)
-        directories = self._leaders.directories_of(self._node_id) if is_any_back else {}
+        directories = self._directories_of_back([log for log in waiting if log.topic_id in topics], topics)
         for log in waiting:
             partition = PartitionId(log.topic_id, log.partition)
             # Tried again when the directory is back, or the process may open files again.
@@ -318,8 +320,24 @@ class LocalStorage:
                 elif log.topic_id in topics and partition in directories:
                     self._reopen(log, topics[log.topic_id], directories[partition])
 
+    def _directories_of_back(
+        self, back: Sequence[SetAsideLog], topics: Mapping[UUID, Topic]
+    ) -> Mapping[PartitionId, UUID | None]:
+        """Return the directories of the partitions that this node leads, for logs whose topics are `back`."""
+        if not back:
+            return {}
+        directories = self._leaders.directories_of(self._node_id)
+        unled = [
+            log
+            for log in back
+            if topics[log.topic_id].is_local and PartitionId(log.topic_id, log.partition) not in directories
+        ]
+        if self.found_logs.claim_waiting(unled):
+            directories = self._leaders.directories_of(self._node_id)
+        return directories
+
     def restore_lost(self) -> None:
-        """Create or undelete the topics of open logs whose creation or undeletion a failover has lost.
+        """Create or undelete the topics of open logs that a failover has lost, and lead their partitions.
 
         Reads no disk.
         """
@@ -327,19 +345,20 @@ class LocalStorage:
         topics = self._topics_of(logs, ())
         self._restore_lost(logs, topics)
         self._undelete(_latest_epochs(log for log in logs if _id_of(log) not in topics))
+        self.found_logs.claim_open()
 
     def _restore_lost(self, logs: Iterable[UnifiedLog], topics: Mapping[UUID, Topic]) -> bool:
         """Create the topics of logs with records, or their partitions, that the catalog had and has lost.
 
-        Return whether there were any.
+        Return False if there are none. If there are some, another agent may have created them since `topics`
+        were looked up.
         """
         lost = self.known_topics.lost((_id_of(log) for log in logs if log.log_end_offset > 0), topics)
         if not lost:
             return False
         epochs = {each.topic.topic_id: each.epoch for each in lost}
-        restored = self._lost.restore_local([each.topic for each in lost], epochs)
-        log_restored_topics(restored)
-        return bool(restored)
+        log_restored_topics(self._lost.restore_local([each.topic for each in lost], epochs))
+        return True
 
     def _undelete(self, epochs: Mapping[PartitionId, int]) -> None:
         """Undelete the topics whose logs were written after the deletion, as their last epochs show.

@@ -95,6 +95,12 @@ UPDATE jobs
 SET state = 'submitted', attempt_id = NULL, application_id = NULL, heartbeat_ms = NULL, suspected_ms = NULL
 WHERE job_id = %(job_id)s AND state = 'running' AND attempt_id = %(attempt_id)s;
 
+-- name: resubmit_all
+-- Make all running jobs of a driver claimable again; they keep their extents.
+UPDATE jobs
+SET state = 'submitted', attempt_id = NULL, application_id = NULL, heartbeat_ms = NULL, suspected_ms = NULL
+WHERE state = 'running' AND application_id = %(application_id)s;
+
 -- name: back_off
 -- Make a running job claimable again after a pause that doubles with each fault.
 UPDATE jobs

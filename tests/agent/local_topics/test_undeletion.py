@@ -90,6 +90,24 @@ def test_clients_continue_after_an_undeletion(
     assert after.leader_epoch > before.leader_epoch
 
 
+def test_an_agent_knows_the_topic_of_a_log_that_a_request_has_opened_again(
+    start_broker: Callable[..., BrokerThread], catalog: Catalog, tmp_path: Path, syncs_by_hand: None
+) -> None:
+    """A failover may lose the topic before the next sweep."""
+    del syncs_by_hand
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    topic = broker.create_topic("rock", 1, storage_mode="local")
+    produce(broker.address, "rock", [(None, b"a")])
+    known = storage_of(broker).known_topics
+    assert known.ids() == {topic.topic_id}
+    catalog.topics.delete("rock")
+    storage_of(broker).sync_topics()
+    assert known.ids() == set()
+    catalog.topics.deleted.undelete("rock")
+    produce(broker.address, "rock", [(None, b"b")])
+    assert known.ids() == {topic.topic_id}
+
+
 def test_a_request_does_not_wait_for_the_next_sweep_if_the_topic_has_another_name(
     start_broker: Callable[..., BrokerThread], catalog: Catalog, tmp_path: Path, syncs_by_hand: None
 ) -> None:

@@ -252,6 +252,18 @@ def test_a_release_is_idempotent(scene: Scene) -> None:
     scene.catalog.jobs.complete(scene.result(again))
 
 
+def test_all_jobs_of_a_driver_are_released_and_no_others(scene: Scene) -> None:
+    topic, jobs = scene.topic(), scene.catalog.jobs
+    for _ in range(3):
+        scene.commit(topic, run_of(5))
+    specs = [scene.submitted([extent]) for extent in scene.extents(topic)]
+    jobs.claim("one", 2)
+    (other,) = jobs.claim("another", 1)
+    assert [jobs.release_all("one"), jobs.release_all("one")] == [2, 0]
+    assert [job.spec for job in jobs.claim("a third", 3)] == specs[:2]
+    jobs.complete(scene.result(other))
+
+
 def test_a_released_job_keeps_its_extents(scene: Scene) -> None:
     topic = scene.topic()
     scene.commit(topic, run_of(5))

@@ -31,7 +31,7 @@ from siltstone.settings.configuration import Settings
 from siltstone.settings.sources import load_settings
 from spark_jobs.compact import JobOutcome
 from spark_jobs.errors import JobCancelledError, SparkUnavailableError
-from spark_jobs.report import CompactionReport
+from spark_jobs.report import CompactionReport, JobFailure
 from spark_jobs.session.spark_session import SparkSettings
 from spark_jobs.session_manager import SparkSessionManager
 from spark_jobs.task.compaction_task import run_compaction
@@ -335,6 +335,51 @@ def test_a_watcher_takes_over_the_jobs_of_a_dead_one(
     with psycopg.connect(catalog_url) as connection:
         connection.execute("UPDATE jobs SET heartbeat_ms = heartbeat_ms - %s", (GARBAGE.job_silence_ms + 1,))
     assert watcher.poll(Interrupts()) == 0
+    assert log.is_compacted()
+
+
+def test_a_job_whose_end_a_watcher_could_not_report_runs_again_in_the_next_poll(log: Log) -> None:
+    """The catalog did not respond until the run had ended. The job need not be silent for long first."""
+
+    class Unreported(InProcessSession):
+        @override
+        def run(self, jobs: Sequence[Job], **options: object) -> CompactionReport:
+            self.run = super().run  # type: ignore[method-assign]  # only once
+            report = CompactionReport(jobs=len(jobs))
+            for each in jobs:
+                failure = JobFailure.of(each.spec.job_id, CatalogUnavailableError("no response"))
+                report.failures.append(failure)
+                cast("Callable[[JobOutcome], None]", options["progress"])(
+                    JobOutcome(job=each, result=None, failure=failure)
+                )
+            return report
+
+    log.add("ice")
+    watcher, stop = log.watcher(Unreported(1)), Interrupts()
+    for _ in range(2):
+        watcher.poll(stop)
+    assert log.is_compacted()
+    (job,) = log.catalog.jobs.list()
+    assert (job.state, job.attempts) == (JobState.COMPLETED, 2)
+
+
+def test_a_job_whose_claim_got_no_response_runs_in_the_next_poll(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog has committed the claim, and then did not respond for long."""
+    jobs = log.catalog.jobs
+
+    def lose_response(application_id: str, limit: int) -> list[Job]:
+        monkeypatch.undo()
+        jobs.claim(application_id, limit)
+        raise CatalogUnavailableError("no response")
+
+    log.add("ice")
+    watcher, stop = log.watcher(InProcessSession(1)), Interrupts()
+    monkeypatch.setattr(jobs, "claim", lose_response)
+    watcher.poll(stop)
+    assert watcher.status.polls_failed == 1
+    watcher.poll(stop)
     assert log.is_compacted()
 
 

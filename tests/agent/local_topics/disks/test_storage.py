@@ -219,6 +219,129 @@ def test_a_lost_topic_of_an_open_log_is_created_again(node: Node, catalog: Catal
     assert node.names() == ["larger-0", "larger-1", "lost-0"]
 
 
+def lose_creation(node: Node, catalog_url: str, topic: Topic) -> None:
+    """Let a failover lose the creation of a topic."""
+    forget(catalog_url, topic)
+    node.catalog.incarnations.declare_restore("a test")
+
+
+def test_a_topic_that_a_failover_loses_during_a_sweep_is_created_again(
+    node: Node, catalog: Catalog, catalog_url: str
+) -> None:
+    """The sweep has read the topic in the epoch before, and ends in the new one."""
+    topics = RacingTopics(catalog)
+    storage, topic = node.open(topics), create(catalog)
+    write(storage, topic)
+
+    def fail_over() -> None:
+        topics.then = lambda: None
+        lose_creation(node, catalog_url, topic)
+
+    topics.then = fail_over
+    for _ in range(2):
+        storage.sync_topics()
+    assert catalog.topics.list() == [topic]
+    assert node.names() == ["rock-0"]
+
+
+def test_a_topic_that_a_failover_loses_during_the_start_is_created_again(
+    node: Node, catalog: Catalog, catalog_url: str
+) -> None:
+    """The start may take long, because it recovers the logs."""
+    topic = create(catalog)
+    write(node.open(), topic)
+    node.close()
+    storage = node.open()
+    lose_creation(node, catalog_url, topic)
+    storage.sync_topics()
+    assert catalog.topics.list() == [topic]
+    assert node.names() == ["rock-0"]
+
+
+def test_partitions_that_another_agent_adds_again_during_a_sweep_keep_their_logs(
+    node: Node, catalog: Catalog, catalog_url: str
+) -> None:
+    """Both agents notice that the catalog has lost the partition, and the other one is faster."""
+    topics = RacingTopics(catalog)
+    storage, topic = node.open(topics), create(catalog)
+    more = catalog.topics.add_partitions("rock", 2)
+    storage.manager.get_or_create("rock", topic.topic_id, 1, log_config_of(topic.config)).append_as_leader(
+        batch(0, 1), 0
+    )
+    storage.sync_topics()
+    with psycopg.connect(catalog_url, options="-c search_path=siltstone") as connection:
+        connection.execute("DELETE FROM partitions WHERE partition = 1")
+        connection.execute("UPDATE topics SET partition_count = 1")
+    epochs = {topic.topic_id: catalog.incarnations.current().epoch}
+    catalog.incarnations.declare_restore("a test")
+
+    def restore() -> None:
+        topics.then = lambda: None
+        catalog.topics.lost.restore_local([more], epochs)
+
+    topics.then = restore
+    storage.sync_topics()
+    assert catalog.topics.list() == [more]
+    assert node.names() == ["rock-1"]
+
+
+def test_a_node_leads_the_partitions_of_the_topic_that_a_sweep_creates_again(
+    node: Node, catalog: Catalog, catalog_url: str
+) -> None:
+    """Otherwise the next request could assign them to a node without their records."""
+    storage, topic = node.open(), create(catalog)
+    lead(node, storage, topic)
+    write(storage, topic)
+    storage.sync_topics()
+    lose_creation(node, catalog_url, topic)
+    storage.sync_topics()
+    (directory_id,) = storage.manager.directory_ids
+    leader = catalog.local_leaders.of_topic(topic.topic_id)[0]
+    assert (leader.node_id, leader.directory_id) == (1, directory_id)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_node_leads_the_partition_of_its_log_under_the_free_name_of_a_lost_topic(
+    node: Node, catalog: Catalog, catalog_url: str, *, restarts: bool
+) -> None:
+    """Another agent with a log of the topic has created it again, and a newer topic has the name.
+
+    The log waits under the old name before this node leads its partition.
+    """
+    storage, topic = node.open(), create(catalog)
+    lead(node, storage, topic)
+    write(storage, topic)
+    epochs = {topic.topic_id: catalog.incarnations.current().epoch}
+    if restarts:
+        node.close()
+    lose_creation(node, catalog_url, topic)
+    create(catalog)
+    ((restored),) = catalog.topics.lost.restore_local([topic], epochs)
+    if restarts:
+        storage = node.open()
+    storage.sync_topics()
+    assert catalog.local_leaders.of_topic(topic.topic_id)[0].node_id == 1
+    assert node.names() == [f"{restored.name}-0"]
+    assert restored.name != "rock"
+
+
+def test_a_log_that_another_node_leads_waits(node: Node, catalog: Catalog, catalog_url: str) -> None:
+    """It is reported once."""
+    storage, topic = node.open(), create(catalog)
+    lead(node, storage, topic)
+    write(storage, topic)
+    catalog.topics.delete("rock")
+    storage.sync_topics()
+    catalog.topics.deleted.undelete("rock")
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("UPDATE siltstone.local_leaders SET node_id = 2")
+    with capture_logs() as logs:
+        for _ in range(2):
+            storage.sync_topics()
+    assert [each["leader"] for each in logs if "another agent leads" in each["event"]] == [2]
+    assert node.names() == ["rock-0.*-stray"]
+
+
 def test_a_topic_that_vanishes_without_a_failover_stays_away(
     node: Node, catalog: Catalog, catalog_url: str
 ) -> None:
