@@ -70,8 +70,8 @@ class ConsumerGroupCoordinator:
         await self._configs.refresh()
         joins = request.member_epoch == JOIN_EPOCH
         cached = await self._find(group_id, topics, request, create=joins)
-        if cached is None:
-            raise GroupError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
+        if cached is None or (request.member_epoch > 0 and isinstance(cached.group, ClassicGroup)):
+            raise _no_consumer_group(group_id, request)
         if joins or cached.group.memory_of(request.member_id, request.instance_id):
             size = ConsumerMember(member_id=request.member_id).updated(request).memory_bytes
             self._cache.admit(cached, request.member_id, size, instance_id=request.instance_id)
@@ -180,6 +180,17 @@ class ConsumerGroupCoordinator:
         if cached is None:
             raise GroupError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
         return _require_consumer_group(cached).describe(), topics
+
+
+def _no_consumer_group(group_id: str, request: ConsumerHeartbeat) -> GroupError:
+    """Return the error for a member of a group that does not exist, or that is a classic group.
+
+    A failover may have lost the group or its upgrade, so the member joins again. Kafka returns
+    GROUP_ID_NOT_FOUND, which is fatal to clients.
+    """
+    if request.member_epoch > 0:
+        return GroupError(ErrorCode.unknown_member_id, f"Consumer group {group_id} not found.")
+    return GroupError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
 
 
 def _require_consumer_group(cached: CachedGroup) -> ConsumerGroup:

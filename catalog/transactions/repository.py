@@ -269,12 +269,17 @@ class Transactions:
         offsets: Sequence[CommittedOffset],
         *,
         adds_group: bool,
+        arrived_at: float | None = None,
     ) -> OffsetCommit:
         """Store offsets that the transaction commits when it ends.
 
         `group` is the group's id, the coordinator's claim, and the generation (None: any). The group must
         have been added, unless `adds_group` (KIP-890): then this call adds it, and begins the transaction if
         there is none. If a partition occurs several times, its last offset counts.
+
+        `arrived_at` is the monotonic time of this process when it received the request, None for now. Without
+        KIP-890, the next transaction has the same epoch. So the offsets do not become those of a transaction
+        that began after their arrival, as in `end_all`: they may be older than its own.
         """
         group_id, claim_id, generation = group
         last = {(each.topic_id, each.partition): each for each in offsets}
@@ -291,7 +296,12 @@ class Transactions:
 
         def work(transaction: Transaction) -> OffsetCommit:
             locked = self.require(transaction, transactional_id, producer.producer_id)
+            clock = _ServerClock(
+                transaction, self._database.monotonic, locked.now_ms, self._database.monotonic()
+            )
             require_current(locked.producer, producer)
+            if arrived_at is not None and not adds_group:
+                _require_begun_before(locked.producer, arrived_at, clock, transactional_id)
             rows = transaction.rows(_SQL["lock_group"], params)
             if not rows:
                 return OffsetCommit(CommitOutcome.CLAIM_LOST)
@@ -421,20 +431,12 @@ class Transactions:
                 commits=request.commits,
                 bumps_epoch=request.bumps_epoch,
             )
+            if ending is None:
+                return _Sent(known.identity)
+            if not request.bumps_epoch:
+                _require_begun_before(known, request.arrived_at, clock, request.transactional_id)
         except TransactionRefusedError as refusal:
             return refusal
-        if ending is None:
-            return _Sent(known.identity)
-        has_later_begin = (
-            not request.bumps_epoch
-            and known.started_ms is not None
-            and clock.is_after(known.started_ms, request.arrived_at)
-        )
-        if has_later_begin:
-            return TransactionRefusedError(
-                TransactionRefusal.CONCURRENT_TRANSACTIONS,
-                f"the transaction of {request.transactional_id!r} began after the request to end one",
-            )
         ended = self._write_end(transaction, request.transactional_id, locked, ending)
         return _Sent(ending.next.identity, ended)
 
@@ -589,6 +591,17 @@ class Transactions:
         leaders = transaction.send(_LOCAL_SQL["end_partitions"], params) if has_local else None
         control = ControlBatch(locked.producer.producer_id, ending.control_epoch, ending.commits)
         return _SentEnd(rows, leaders, control, locked.epoch, locked.now_ms)
+
+
+def _require_begun_before(
+    known: TransactionalProducer, moment: float, clock: _ServerClock, transactional_id: str
+) -> None:
+    """Raise CONCURRENT_TRANSACTIONS if the ongoing transaction may have begun after a moment."""
+    if known.started_ms is not None and clock.is_after(known.started_ms, moment):
+        raise TransactionRefusedError(
+            TransactionRefusal.CONCURRENT_TRANSACTIONS,
+            f"the transaction of {transactional_id!r} began after the arrival of the request",
+        )
 
 
 def _exclude_earlier_releases(transaction: Transaction) -> None:

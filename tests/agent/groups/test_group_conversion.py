@@ -239,6 +239,25 @@ def test_new_coordinator_starts_the_rebalance_that_a_downgrade_requires(agents: 
     asyncio.run(scenario())
 
 
+def test_a_member_of_a_group_that_does_not_exist_joins_again(agents: Agents) -> None:
+    """A failover has lost the group, or its upgrade. GROUP_ID_NOT_FOUND is fatal to clients."""
+
+    async def scenario() -> None:
+        async with agents.open_coordinator() as coordinator:
+            beat = coordinator.consumers.heartbeat
+            assert await _error_code(beat("g", _consumer("m", 3))) is ErrorCode.unknown_member_id
+            assert await _error_code(beat("g", _consumer("m", -1))) is ErrorCode.group_id_not_found
+            assert not coordinator.cache.groups()
+            (joins,) = await _start(coordinator.join("g", _classic()))
+            assert await _error_code(beat("g", _consumer("m", 3))) is ErrorCode.unknown_member_id
+            assert isinstance(coordinator.cache.groups()[0], ClassicGroup)
+            assert await _error_code(beat("g", _consumer("m"))) is ErrorCode.none
+            assert isinstance(coordinator.cache.groups()[0], ConsumerGroup)
+            assert await joins is ErrorCode.rebalance_in_progress
+
+    asyncio.run(scenario())
+
+
 def test_downgrade_that_cannot_be_stored_is_undone(agents: Agents) -> None:
     """The leaving member retries, and the others continue in the stored group."""
 

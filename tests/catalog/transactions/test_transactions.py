@@ -480,6 +480,33 @@ def _group(scene: Scene) -> UUID:
     return claim
 
 
+def test_late_offsets_are_not_those_of_the_next_transaction(scene: Scene, clock: ManualClock) -> None:
+    """With the epochs of KIP-890, they need no time."""
+    topic, catalog, claim = scene.topic(), scene.catalog, _group(scene)
+    producer = catalog.transactions.initialize("t", _TIMEOUT_MS).producer
+    late = catalog.transactions._database.monotonic()
+
+    def add(offset: int, arrived_at: float, *, adds_group: bool = False) -> None:
+        offsets = [CommittedOffset(topic_id=topic.topic_id, partition=0, offset=offset)]
+        catalog.transactions.add_offsets(
+            "t", producer, ("g", claim, None), offsets, adds_group=adds_group, arrived_at=arrived_at
+        )
+
+    clock.advance(5)
+    catalog.transactions.add_group("t", producer, "g")
+    clock.advance(5)
+    add(9, catalog.transactions._database.monotonic())
+    with pytest.raises(TransactionRefusedError) as error:
+        add(5, late)
+    assert _refusal(error) is TransactionRefusal.CONCURRENT_TRANSACTIONS
+    catalog.transactions.end("t", producer, commits=True)
+    assert _offsets(scene, topic) == [9]
+    add(12, late, adds_group=True)
+    clock.advance(5)
+    catalog.transactions.end("t", producer, commits=True)
+    assert _offsets(scene, topic) == [12]
+
+
 def _add_offset(scene: Scene, topic: Topic, name: str, claim: UUID, offset: int) -> ProducerIdentity:
     producer = scene.catalog.transactions.initialize(name, _TIMEOUT_MS).producer
     offsets = [CommittedOffset(topic_id=topic.topic_id, partition=0, offset=offset)]

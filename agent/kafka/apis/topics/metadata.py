@@ -3,8 +3,8 @@
 Versions 0 to 13. Version 0 requests all topics by an empty list, later versions by null. Version 8 added the
 authorized operations (KIP-430), version 10 topic ids in responses, version 12 requests by topic id (KIP-516).
 
-A topic that does not exist is created if the client and the configuration allow it. The response already
-describes it; Kafka reports an error first.
+A topic that does not exist is created if the client and the configuration allow it. As in Kafka, the response
+still says UNKNOWN_TOPIC_OR_PARTITION, and the client asks again (`agent.kafka.automatic_topics`).
 
 Every agent can serve every partition in the object store, so its leader is a hint: an agent of the zone that
 the client id names, if there is one. The other replicas are the leaders for clients of other zones. A

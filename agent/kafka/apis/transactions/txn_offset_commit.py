@@ -5,6 +5,10 @@ Versions 0 to 5:
 - 2 added leader epochs.
 - 3 added the member and its generation (KIP-447), which fence a consumer that has lost its partitions.
 - 5: the request itself adds the group to the transaction (KIP-890).
+
+Before version 5, the next transaction of a producer has the same epoch. Offsets that arrived before it began
+are COORDINATOR_LOAD_IN_PROGRESS: the agent was frozen, and the client may have repeated the request at
+another agent. All clients retry this error. CONCURRENT_TRANSACTIONS is fatal to Java's producers before 4.0.
 """
 
 from __future__ import annotations
@@ -63,6 +67,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
                 request.transactional_id,
                 producer,
                 adds_group=context.version >= _ADDS_GROUP_SINCE,
+                arrived_at=context.arrived_at,
             ),
         )
     committed = iter(found)
@@ -74,6 +79,8 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
 def error_response(request: Struct, context: RequestContext, error: Exception) -> Struct:
     """Return the same error code for every partition."""
     code = transaction_code_of(error, knows_fencing=context.version >= _FENCING_SINCE)
+    if code is ErrorCode.concurrent_transactions:
+        code = ErrorCode.coordinator_load_in_progress
     return _response(request, (code for topic in request.topics for _ in topic.partitions))
 
 

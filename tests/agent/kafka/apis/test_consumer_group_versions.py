@@ -126,7 +126,7 @@ def test_rejected_heartbeats_have_kafkas_codes_and_a_message(wire: Wire, topic: 
     del topic
     rejected: list[tuple[dict[str, Any], ErrorCode]] = [
         ({"group_id": ""}, ErrorCode.invalid_request),
-        ({"member_epoch": 3}, ErrorCode.group_id_not_found),
+        ({"member_epoch": 3}, ErrorCode.unknown_member_id),  # Kafka: GROUP_ID_NOT_FOUND
         ({"member_epoch": -1}, ErrorCode.group_id_not_found),
         ({"server_assignor": "magic"}, ErrorCode.unsupported_assignor),
         ({"subscribed_topic_regex": "("}, ErrorCode.invalid_regular_expression),

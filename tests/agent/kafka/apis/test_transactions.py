@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -20,6 +21,7 @@ from agent.kafka.apis.transactions import (
 )
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from catalog.groups.offsets import CommittedOffset
 from catalog.model import PartitionId
 from catalog.transactions.rules import ProducerIdentity
 from object_format.record_batch.headers import iter_headers
@@ -407,6 +409,37 @@ def test_an_end_that_a_frozen_agent_had_not_read_does_not_end_the_next_transacti
         assert late.result().error_code == ErrorCode.concurrent_transactions
     ended = transactions.end(_ID, known, commits=False)
     assert [each.control and each.control.commits for each in ended.controls] == [False]
+
+
+def test_offsets_that_a_frozen_agent_had_not_read_are_not_those_of_the_next_transaction(
+    wire: Wire, broker: BrokerThread
+) -> None:
+    """Its client has repeated the request at another agent, which coordinated the group meanwhile."""
+    producer = init(wire)
+    time.sleep(0.5)  # the agent notes that its loop runs
+    gate, catalog = threading.Event(), broker.catalog
+    known = ProducerIdentity(producer.producer_id, producer.producer_epoch)
+    topic, claim = catalog.topics.get(_TOPIC), uuid4()
+
+    def commit_elsewhere(offset: int) -> None:
+        committed = CommittedOffset(topic_id=topic.topic_id, partition=0, offset=offset)
+        catalog.transactions.add_group(_ID, known, _GROUP)
+        catalog.transactions.add_offsets(_ID, known, (_GROUP, claim, None), [committed], adds_group=False)
+
+    with ThreadPoolExecutor(1) as pool:
+        broker._loop.call_soon_threadsafe(gate.wait)
+        late = pool.submit(commit_offset, wire, producer, 5, _END_1)
+        try:
+            time.sleep(1)
+            catalog.groups.claim(_GROUP, claim, create=True)
+            commit_elsewhere(5)
+            catalog.transactions.end(_ID, known, commits=True)
+            commit_elsewhere(9)
+        finally:
+            gate.set()
+        assert late.result() == ErrorCode.coordinator_load_in_progress
+    catalog.transactions.end(_ID, known, commits=True)
+    assert committed_offset(wire, require_stable=True) == (ErrorCode.none, 9)
 
 
 @pytest.mark.parametrize("version", versions(end_txn.API))
