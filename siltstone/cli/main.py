@@ -90,6 +90,8 @@ _AREAS: Final = {
 
 _URL: Final = re.compile(r"(\w+://).*", re.DOTALL)
 """A URL in the wrong place of a command line, which may have a password, and all that follows it."""
+_URL_WITH_PASSWORD: Final = re.compile(r"(\w+://)(?=.*(?:@|password)).*", re.DOTALL)
+"""A URL that may have a password, to the end of an argument of the command line."""
 
 
 def module_of(command: str) -> str:
@@ -122,6 +124,11 @@ class LazyGroup(CommandGroup):
             formatter.write_dl(list(COMMANDS.items()))
 
     @override
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["siltstone.arguments"] = tuple(args)
+        return super().parse_args(ctx, args)
+
+    @override
     def invoke(self, ctx: click.Context) -> Any:
         try:
             with interrupt_on_signals():
@@ -138,7 +145,8 @@ class LazyGroup(CommandGroup):
             # Some commands load a part of their code only when they run.
             if isinstance(failure, ModuleNotFoundError) and ctx.invoked_subcommand is not None:
                 failure = _not_installed(ctx.invoked_subcommand, failure)
-            ctx.exit(report_error(failure, debug=debug))
+            arguments: tuple[str, ...] = ctx.meta["siltstone.arguments"]
+            ctx.exit(report_error(failure, debug=debug, arguments=arguments))
 
 
 @click.group(
@@ -167,8 +175,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(0)  # pragma: no cover - click has exited already
 
 
-def report_error(failure: BaseException, *, debug: bool) -> int:
-    """Print an error on standard error and return the exit code; `debug` adds the traceback."""
+def report_error(failure: BaseException, *, debug: bool, arguments: Sequence[str] = ()) -> int:
+    """Print an error on standard error and return the exit code; `debug` adds the traceback.
+
+    Of URLs with a password among the command's `arguments`, only the scheme is printed.
+    """
     if isinstance(failure, KeyboardInterrupt | click.Abort):
         click.echo("interrupted", err=True)
         return INTERRUPTED
@@ -176,15 +187,25 @@ def report_error(failure: BaseException, *, debug: bool) -> int:
         # The reader closed the pipe. Stay silent, and discard what the interpreter flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+    message = _hide_passwords(str(failure), arguments)
+    trace = _hide_passwords("".join(traceback.format_exception(failure)), arguments)
     if debug:
-        traceback.print_exception(failure)
+        click.echo(trace, err=True, nl=False)
     if isinstance(failure, SiltstoneError):
-        click.echo(f"error: {failure}", err=True)
+        click.echo(f"error: {message}", err=True)
         return _exit_code(failure)
-    click.echo(f"error: unexpected {type(failure).__name__}: {failure}", err=True)
+    click.echo(f"error: unexpected {type(failure).__name__}: {message}", err=True)
     if not debug:
-        click.echo(f"  this is a bug in Siltstone; the traceback is in {_save_traceback(failure)}", err=True)
+        click.echo(f"  this is a bug in Siltstone; the traceback is in {_save(trace)}", err=True)
     return FAILED
+
+
+def _hide_passwords(text: str, arguments: Sequence[str]) -> str:
+    """Shorten URLs that may have a password, in the forms in which a message can quote an argument."""
+    for found in filter(None, map(_URL_WITH_PASSWORD.search, arguments)):
+        for form in (found[0], repr(found[0])[1:-1], str(Path(found[0]))):
+            text = text.replace(form, f"{found[1]}…")
+    return text
 
 
 def _not_installed(command: str, failure: ModuleNotFoundError) -> InvalidInputError:
@@ -206,8 +227,8 @@ def _exit_code(failure: SiltstoneError) -> int:
     return FAILED
 
 
-def _save_traceback(failure: BaseException) -> Path:
+def _save(trace: str) -> Path:
     handle, name = tempfile.mkstemp(prefix="siltstone-error-", suffix=".txt")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        traceback.print_exception(failure, file=file)
+        file.write(trace)
     return Path(name)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from siltstone.settings.configuration import Settings
 
+_WRONG_PLACE = "postgresql://me:QXZJ\\'QXZJ@127.0.0.1:9/logs"
 _SHOWN = 4
 """Length of the shortest part of a secret that nothing may show."""
 _RESERVED = "@:/?#[]%!$&'()*+,;= \\\"<>^`{|}~._-"
@@ -177,3 +178,31 @@ def test_an_unexpected_error_shows_no_secret_of_the_settings(capfd: pytest.Captu
     captured = capfd.readouterr()
     assert "a defect" in captured.err
     assert shown_parts(secret, captured.out + captured.err) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("topics", "create", "t", "--config", _WRONG_PLACE),
+        ("quotas", "set", "--user", "ann", _WRONG_PLACE),
+        ("simulate", _WRONG_PLACE),
+        ("plan", f"--data-dir={_WRONG_PLACE}"),
+        ("plan", "--config", _WRONG_PLACE),
+        ("consume", "t", "-b", "127.0.0.1:9", "--timestamp", _WRONG_PLACE),
+        ("consume", "t", "-b", "127.0.0.1:9", "-F", _WRONG_PLACE),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("debug", [(), ("--debug",)])
+def test_no_command_shows_the_password_of_a_url_in_the_wrong_place(
+    command: tuple[str, ...], debug: tuple[str, ...]
+) -> None:
+    result = CliRunner().invoke(cli, [*command, *debug])
+    assert "QXZJ" not in result.output
+    assert "…" in result.output
+    assert result.exit_code in {1, 2}
+
+
+def test_a_url_without_a_password_is_shown() -> None:
+    result = CliRunner().invoke(cli, ["simulate", "http://127.0.0.1:9/x"])
+    assert "127.0.0.1:9/x" in result.output
