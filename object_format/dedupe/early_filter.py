@@ -169,8 +169,8 @@ class EarlyFilter:
 
     @property
     def _records(self) -> Bytes:
-        """Read-only view of the memory of open pieces."""
-        return readable(self._open.array.data)
+        """Read-only view of the records of open pieces."""
+        return readable(self._open.array[: self._open.used].data)
 
     @property
     def peak_bytes(self) -> int:
@@ -259,7 +259,7 @@ class EarlyFilter:
             if done == piece.rows.size:
                 self._open.take(end - self._open.used)
                 self._opened_natively.add(piece.piece_index)
-                return [(self._records[: self._open.used], piece.rows)]
+                return [(self._records, piece.rows)]
         runs, end = open_all_batches(piece.data, piece.rows, self._open.array, self._open.used, self._timers)
         if runs is not None:
             self._open.take(end - self._open.used)

@@ -86,7 +86,7 @@ def copy_records(columns: Columns, removed: Mask) -> Iterator[Columns]:
         if chosen.size:
             chosen += start
             copy = Columns(0)
-            copy.words = columns.words[: columns.count * WORDS].reshape(-1, WORDS)[chosen].reshape(-1)
+            copy.words = columns.words[: columns.count * WORDS].reshape(columns.count, WORDS)[chosen].ravel()
             copy.offsets, copy.flags = columns.offsets[chosen], columns.flags[chosen]
             copy.count = chosen.size
             yield copy

@@ -493,6 +493,17 @@ def test_peak_bytes_include_all_pieces_that_are_open_together(codec: Codec) -> N
     assert early_filter.peak_bytes == 2 * stored + 3 * BATCH_ROW.itemsize + opened + copied
 
 
+def test_of_the_memory_for_open_pieces_only_the_used_part_is_reported() -> None:
+    """The result of other codecs is planned for all records of a piece, and exists next to the opened ones."""
+    piece = compressed(range(100), 0, Codec.GZIP)
+    early_filter = EarlyFilter()
+    early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None))
+    run(early_filter, [[piece, compressed([5], 100, Codec.NONE)]])
+    made = early_filter.sections[0].pieces[0]
+    assert made is not None
+    assert made.filtered.buffer_bytes == 61 + 2 * memoryview(decompress(Codec.GZIP, piece[61:])).nbytes
+
+
 def test_peak_bytes_include_temporary_output() -> None:
     """Survivors are written behind the open records before they are compressed."""
     batches = [compressed(range(100), 0, Codec.ZSTD), compressed(range(50), 100, Codec.ZSTD)]

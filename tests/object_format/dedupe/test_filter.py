@@ -175,6 +175,19 @@ def test_uncompressed_records_that_are_merged_and_compressed_exist_twice(codec: 
     assert written.buffer_bytes == max(len(data) + 14 * 20, merged + written.size)
 
 
+@pytest.mark.parametrize("counts", [[20], [5, 400]])
+def test_uncompressed_batches_that_are_not_merged_stay_uncompressed(counts: list[int]) -> None:
+    """Only the filtered batch is planned for all of its records. The other one is too large to be merged."""
+    stored = [batch(sum(counts[:index]), Codec.NONE, count) for index, count in enumerate(counts)]
+    calls = Calls()
+    written = write(
+        b"".join(stored), set(range(1, sum(counts))), merged_codec=Codec.ZSTD, scratch=calls.scratch
+    )
+    assert calls.made == []
+    assert record_counts(b"".join(written.buffers)) == [counts[0] - 1, *counts[1:]]
+    assert written.buffer_bytes == sum(map(len, stored))
+
+
 @given(st.lists(st.integers(1, 4), max_size=9), st.integers(1, 9), st.sampled_from([Codec.NONE, Codec.ZSTD]))
 def test_batches_are_merged_within_groups_of_bounded_size(
     counts: list[int], max_records: int, codec: Codec

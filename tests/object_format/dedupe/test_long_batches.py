@@ -109,7 +109,8 @@ def test_a_batch_with_a_delete_horizon_may_have_the_maximum_size(max_records: in
         assert b"".join(found.buffers)[22] & 64 == attributes
 
 
-def test_each_of_several_batches_may_become_too_large() -> None:
+@pytest.mark.parametrize("max_records", [9, 1000])
+def test_each_of_several_batches_may_become_too_large(max_records: int) -> None:
     """Tombstones may be copied, lose one of them, or fit. Batches with values are copied or lose a record."""
     horizon = NOW + 10**9
     sources = [
@@ -127,6 +128,7 @@ def test_each_of_several_batches_may_become_too_large() -> None:
     survivors = survivors_at(kept, {each.offset for each in records if each.value is None} & kept)
     limit = len(filtered(tombstones(Codec.NONE, 49), survivors_at(set(range(49)), set())).buffers[0]) - 61
     with (
+        patch.object(filtering, "MAX_RECORDS", max_records),
         patch.object(filtering, "MAX_DECOMPRESSED_BATCH_BYTES", limit),
         patch.object(long_batches, "MAX_DECOMPRESSED_BATCH_BYTES", limit),
     ):
