@@ -159,6 +159,34 @@ def test_older_extents_that_are_far_from_the_others_do_not_join(between: int, ba
     assert [extents[0].base_offset for _, extents in draft.partitions()] == bases
 
 
+@pytest.mark.parametrize(("is_claimed", "base"), [(False, 0), (True, 1)])
+def test_older_extents_in_an_open_job_do_not_join(base: int, *, is_claimed: bool) -> None:
+    log = ModelLog(rules=[topic_rules(0, min_cleanable_dirty_ratio=0.0)])
+    (key,) = log.extents
+    log.append({key: Chunk(records=1, length=10)})
+    for job in make_plan(log.snapshot(), PlannerSettings()).jobs:
+        log.apply(job)
+    log.append({key: Chunk(records=1, length=10)})
+    log.claimed = {(key, 0)} if is_claimed else set()
+    (draft,) = draft_ingestion_jobs(log.snapshot(), PlannerSettings())
+    assert [extents[0].base_offset for _, extents in draft.partitions()] == [base]
+
+
+def test_extents_of_an_earlier_job_do_not_join() -> None:
+    """The second job would have room for the older extents of the first partition."""
+    log = ModelLog(rules=[topic_rules(0, min_cleanable_dirty_ratio=0.0)], partition_count=2)
+    first, second = sorted(log.extents)
+    log.append({first: Chunk(records=1, length=10)})
+    for job in make_plan(log.snapshot(), PlannerSettings()).jobs:
+        log.apply(job)
+    log.append({first: Chunk(records=1, length=10), second: Chunk(records=1, length=90)})
+    log.append({first: Chunk(records=1, length=10)})
+    settings = PlannerSettings(max_job_input_bytes=100)
+    drafts = draft_ingestion_jobs(log.snapshot(), settings)
+    found = [[extents[0].base_offset for _, extents in draft.partitions()] for draft in drafts]
+    assert found == [[1, 0], [2]]
+
+
 @given(
     st.lists(st.dictionaries(st.integers(0, 2), st.integers(0, 3), min_size=1), max_size=12),
     st.integers(1, 9),

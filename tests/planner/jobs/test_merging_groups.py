@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -295,6 +296,20 @@ def test_files_are_grouped_by_level_kind_and_range(
         live = sum(each.live_bytes for each in group)
         pieces = max(1, live // settings.full_bytes)
         assert draft.output_bytes == max(settings.full_bytes, math.ceil(live / pieces))
+
+
+@pytest.mark.parametrize(
+    ("live_bytes", "dead_bytes", "expected"),
+    [(100, 100, True), (101, 100, False), (20, 80, True), (20, 79, False)],
+)
+def test_a_file_is_mostly_dead_from_the_least_share_and_number_of_dead_bytes_on(
+    live_bytes: int, dead_bytes: int, *, expected: bool
+) -> None:
+    settings = PlannerSettings(dead_share=0.5, min_dead_bytes=80)
+    log = ModelLog(rules=[topic_rules(0)])
+    file = log.append({key: Chunk(records=1, length=live_bytes) for key in log.extents})
+    found = Mergeable(file=file, extents=(), live_bytes=live_bytes, dead_bytes=dead_bytes)
+    assert is_mostly_dead(found, settings) is expected
 
 
 def test_the_oldest_of_64_groups_is_closed_for_another_one() -> None:
