@@ -50,12 +50,12 @@ def count_complement(
 def write_runs(
     values: IntArray, first: Integer, end: Integer, start: Integer, stop: Integer, out: ByteArray, at: Integer
 ) -> None:
-    """Write the complement as runs, each by its start and its length minus one."""
+    """Write the complement as runs, each by the low 16 bits of its start and its length minus one."""
     hole = start
     for k in range(first, end + 1):
         there = values[k] if k < end else stop
         if there > hole:
-            at = store_little_endian(out, at, hole - start, 2)
+            at = store_little_endian(out, at, hole, 2)
             at = store_little_endian(out, at, there - hole - 1, 2)
         hole = there + 1
 

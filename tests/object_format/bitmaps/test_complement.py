@@ -131,6 +131,10 @@ def test_containers_follow_each_other(start: int, length: int) -> None:
     check_complement(start, [ALL, ()], length)
 
 
+def test_arrays_and_bitmaps_follow_each_other() -> None:
+    check_complement(0, [DENSE[4], DENSE[5], DENSE[4], DENSE[8], DENSE[6]])
+
+
 def serialized(containers: Sequence[Holes], *, with_runs: bool = True) -> npt.NDArray[np.uint8]:
     """Return the library's serialization of a bitmap."""
     bitmap = BitMap64(absolute(0, containers).tolist(), optimize=with_runs)

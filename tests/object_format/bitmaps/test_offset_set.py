@@ -229,7 +229,7 @@ def test_dense_offsets_are_added_without_a_copy(first: int, gap: int) -> None:
         finally:
             tracemalloc.stop()
 
-    assert peak(lambda: OffsetSet.of(bitmap)) < 1000
+    assert peak(lambda: OffsetSet.of(bitmap)) < offsets.size
     assert peak(lambda: set_of(offsets)) < 5 * offsets.size
 
 

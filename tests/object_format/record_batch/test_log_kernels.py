@@ -319,12 +319,14 @@ def test_offsets_are_assigned_in_data_and_rows(headers: list[Header], first: int
 
 @given(_HEADERS)
 def test_epochs_begin_where_they_change(headers: list[Header]) -> None:
+    """What the memory of the entries has before does not matter."""
     headers = [each._replace(size=max(each.size, 61)) for each in headers]
     columns = [
         {"position": 2 + at, "base_offset": each.base}
         for at, each in zip(positions(headers), headers, strict=True)
     ]
-    entries = np.full((len(headers), 2), -9, np.int64)
+    before = headers[0].epoch if headers else 0
+    entries = np.full((len(headers), 2), before, np.int64)
     data = readable(b"xy" + b"".join(each.encoded() for each in headers))
 
     count = append.find_epochs(data, rows_of(columns), entries)
@@ -335,7 +337,7 @@ def test_epochs_begin_where_they_change(headers: list[Header]) -> None:
         if n == 0 or each.epoch != headers[n - 1].epoch
     ]
     assert entries[:count].tolist() == expected
-    assert (entries[count:] == -9).all()
+    assert (entries[count:] == before).all()
 
 
 def run_of(producer: int, start: int, deltas: Sequence[int]) -> list[dict[str, int]]:
