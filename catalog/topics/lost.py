@@ -19,6 +19,7 @@ leader epochs of a log show whether it was written after the deletion of its top
 
 Agents restore the topics that they know, in any order. A topic that may itself be a restored one therefore
 gives its name to a newer lost topic: all of its offsets are of this epoch, and it is older than the epoch.
+Only a local topic keeps its name, because the catalog does not know its offsets.
 """
 
 from __future__ import annotations
