@@ -312,7 +312,7 @@ class LocalStorage:
             found = self._deletions.find_purged_topics(absent[start : start + _MAX_TOPICS_PER_CALL])
             confirmed = self._deletions.confirm_gone_topics(found) if found else {}
             purged |= {each for each, absence in confirmed.items() if absence is TopicAbsence.PURGED}
-        directories = self._directories_of_back([log for log in waiting if log.topic_id in topics], topics)
+        directories = self._led_directories([log for log in waiting if log.topic_id in topics], topics)
         for log in waiting:
             partition = PartitionId(log.topic_id, log.partition)
             # Tried again when the directory is back, or the process may open files again.
@@ -322,10 +322,10 @@ class LocalStorage:
                 elif log.topic_id in topics and partition in directories:
                     self._reopen(log, topics[log.topic_id], directories[partition])
 
-    def _directories_of_back(
+    def _led_directories(
         self, back: Sequence[SetAsideLog], topics: Mapping[UUID, Topic]
     ) -> Mapping[PartitionId, UUID | None]:
-        """Return the directories of the partitions that this node leads, for logs whose topics are `back`."""
+        """Return the directories of the partitions that this node leads; the topics of `back` exist."""
         if not back:
             return {}
         directories = self._leaders.directories_of(self._node_id)
