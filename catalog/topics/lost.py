@@ -319,7 +319,10 @@ def _insert(transaction: Transaction, topics: Mapping[str, Topic]) -> set[UUID]:
 
 
 def _insert_under_free_names(transaction: Transaction, topics: Sequence[Topic]) -> dict[UUID, str]:
-    """Insert topics under names that no other topic has; return these."""
+    """Insert topics under names that no other topic has; return these.
+
+    CatalogUnavailableError: an operator has created one of them since the caller has looked for them.
+    """
     names: dict[UUID, str] = {}
     waiting = {topic.topic_id: (topic, _free_names(topic)) for topic in topics}
     while waiting:
@@ -327,6 +330,11 @@ def _insert_under_free_names(transaction: Transaction, topics: Sequence[Topic]) 
         inserted = _insert(transaction, attempt)
         names |= {topic.topic_id: name for name, topic in attempt.items() if topic.topic_id in inserted}
         waiting = {topic_id: each for topic_id, each in waiting.items() if topic_id not in inserted}
+        left = [topic for topic, _ in waiting.values()]
+        if left and transaction.rows(_SQL["lock_topics"], _columns(left)):
+            raise CatalogUnavailableError(
+                "a lost topic was created meanwhile, by its identifier", remedy="restore the topics again"
+            )
     return names
 
 
