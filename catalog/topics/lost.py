@@ -5,7 +5,7 @@ not even as a deleted topic, was created in the lost history. It is created agai
 records are not rejected. It gets its name, with two exceptions:
 
 - Another topic has the name. The lost topic is created under a free name.
-- Several lost topics had the name, one after the other. The newest one gets it. It had the name at the end of
+- Several lost topics had the name at different times. The newest one gets it. It had the name at the end of
   the lost history, in which the others were deleted before.
 
 The undeletion of a topic may be lost, too. Then the topic of a lost commit is deleted, in the epoch of that
@@ -13,9 +13,9 @@ commit or in an earlier one: otherwise the commit would be in the history that s
 again, under its name or a free one, unless garbage collection has begun to remove it. A topic that was
 deleted in a later epoch stays deleted.
 
-The logs of local topics are on the disks of agents. A topic of which an agent has a log, and of which the
-catalog has no row, was created in the lost history: an agent with an open log knows the topic's settings. The
-leader epochs of a log show whether it was written after the deletion of its topic.
+The logs of local topics are on the disks of agents. If an agent has a log of a topic, and the catalog has no
+row of it, the topic was created in the lost history. An agent with an open log knows the topic's settings.
+The leader epochs of a log show whether it was written after the deletion of its topic.
 
 Agents restore the topics that they know, in any order. A topic that may itself be a restored one therefore
 gives its name to a newer lost topic: all of its offsets are of this epoch, and it is older than the epoch.
