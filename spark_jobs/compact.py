@@ -128,6 +128,11 @@ def run_jobs(
 
 
 class _Run:
+    """Run of one call. Jobs are found by their attempts.
+
+    A driver that was frozen may lose a job and claim it again, while a task of the earlier attempt runs.
+    """
+
     def __init__(
         self,
         book: JobBook,
@@ -201,20 +206,20 @@ class _Run:
             raise
 
     def _add(self, jobs: Sequence[Job]) -> None:
-        self._running |= {job.spec.job_id: job for job in jobs}
+        self._running |= {attempt_of(job): job for job in jobs}
         self._report.jobs += len(jobs)
 
     def _packed(self, jobs: Sequence[Job], plan: PlanChoice, limit_bytes: int | None) -> list[QueryJob]:
         now_ms = self._clock.now_ms()
         packed = [_pack(job, plan, limit_bytes, now_ms) for job in jobs]
-        self._plans |= {each.packed.job_id: each.shuffle for each in packed if each.shuffle is not None}
+        self._plans |= {each.packed.attempt_id: each.shuffle for each in packed if each.shuffle is not None}
         return packed
 
-    def _finish(self, job_id: UUID, outcome: JobResult | JobFailure) -> None:
-        job = self._running.pop(job_id, None)
+    def _finish(self, attempt_id: UUID, outcome: JobResult | JobFailure) -> None:
+        job = self._running.pop(attempt_id, None)
         if job is None:  # already finished, by a query that failed afterwards
             return
-        cut_files = tuple(_cut_files(job, self._plans.pop(job_id, None)))
+        cut_files = tuple(_cut_files(job, self._plans.pop(attempt_id, None)))
         if not isinstance(outcome, JobFailure):
             outcome = with_amplification(outcome, job.spec)
         failure = outcome if isinstance(outcome, JobFailure) else self._publish(job, outcome, cut_files)
@@ -241,7 +246,7 @@ class _Run:
         except StaleStateError:  # another process has it, or it is finished
             return failure
         except SiltstoneError as error:
-            self._unreported[job.spec.job_id] = job
+            self._unreported[attempt_of(job)] = job
             return replace(
                 failure, message=f"{failure.message}; and the catalog could not be reached: {error}"
             )
@@ -276,9 +281,9 @@ class _Run:
         Otherwise the catalog would take the driver for dead: it sends no heartbeats for them any more.
         """
         with suppress(SiltstoneError):  # tried again
-            for job_id, job in list(self._unreported.items()):
-                self._book.release(job_id, attempt_of(job))
-                del self._unreported[job_id]
+            for attempt_id, job in list(self._unreported.items()):
+                self._book.release(job.spec.job_id, attempt_id)
+                del self._unreported[attempt_id]
 
     def _release_rest(self) -> None:
         release_jobs(self._book, (self._running | self._unreported).values())

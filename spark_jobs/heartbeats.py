@@ -26,7 +26,7 @@ class Pulse(Protocol):
 
 
 class Heartbeats:
-    """Context manager with a thread that renews each added job every few seconds until it is dropped.
+    """Context manager with a thread that renews each added attempt every few seconds until it is dropped.
 
     The thread is separate because publishing a result, or the caller's progress display, may take longer than
     the lease of an attempt. Failed heartbeats are ignored: a lost attempt shows when the catalog rejects its
@@ -37,7 +37,7 @@ class Heartbeats:
         self._pulse = pulse
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._attempts: dict[UUID, UUID] = {}
+        self._jobs: dict[UUID, UUID] = {}  # by attempt
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="job-heartbeats", daemon=True)
 
@@ -52,18 +52,18 @@ class Heartbeats:
     def add(self, jobs: Iterable[Job]) -> None:
         """Begin to renew claimed jobs."""
         with self._lock:
-            self._attempts |= {job.spec.job_id: attempt_of(job) for job in jobs}
+            self._jobs |= {attempt_of(job): job.spec.job_id for job in jobs}
 
-    def drop(self, job_id: UUID) -> None:
-        """Stop the heartbeats of a finished job."""
+    def drop(self, attempt_id: UUID) -> None:
+        """Stop the heartbeats of a finished attempt."""
         with self._lock:
-            self._attempts.pop(job_id, None)
+            self._jobs.pop(attempt_id, None)
 
     def _beat(self) -> None:
         while not self._stopped.wait(self._seconds):
             with self._lock:
-                attempts = list(self._attempts.items())
-            for job_id, attempt_id in attempts:
+                attempts = list(self._jobs.items())
+            for attempt_id, job_id in attempts:
                 if self._stopped.is_set():
                     return
                 with suppress(SiltstoneError):

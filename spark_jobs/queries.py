@@ -127,7 +127,7 @@ class JobQueries:
             self._queries.submit(partial(self._run, job))
 
     def next_outcome(self, timeout_seconds: float) -> tuple[UUID, JobResult | JobFailure] | None:
-        """Return the next finished job with its result or failure; None if none finishes in time."""
+        """Return the next finished attempt with its result or failure; None if none finishes in time."""
         with suppress(queue.Empty):
             return self._outcomes.get(timeout=timeout_seconds)
         return None
@@ -137,7 +137,7 @@ class JobQueries:
             outcome = self._outcome_of(job)
         except Exception as error:  # noqa: BLE001 -- the caller waits for the job, so every error must reach it
             outcome = failure_of(job.packed.job_id, error)
-        self._outcomes.put((job.packed.job_id, outcome))
+        self._outcomes.put((job.packed.attempt_id, outcome))
 
     def _outcome_of(self, job: QueryJob) -> JobResult | JobFailure:
         if job.shuffle is not None:

@@ -1,7 +1,7 @@
 """Leaders of the partitions of local topics: looked up, cached for a moment, and assigned if there is none.
 
 A lookup is good for a second. After that it is confirmed by the version of all leaders, which one row of the
-catalog has, and repeated only if some leader has changed since.
+catalog has, and repeated only if some leader has changed since. A new epoch of the catalog ends it at once.
 
 A partition without a leader is assigned to a live agent with disks, by rendezvous hashing. The first agent
 whose claim reaches the catalog decides for all.
@@ -82,7 +82,16 @@ class LeaderDirectory:
         self._version: TopicVersion | None = None
         self._version_until = float("-inf")
         self._reading: asyncio.Task[None] | None = None
+        self._clears = 0
         self._lookups: dict[tuple[UUID, int], asyncio.Task[Mapping[UUID, Mapping[int, LocalLeader]]]] = {}
+
+    def clear(self) -> None:
+        """Forget all leaders, because the catalog has begun an epoch: it may have lost assignments."""
+        self._clears += 1
+        self._cache.clear()
+        self._versions.clear()
+        self._lookups.clear()
+        self._version, self._version_until = None, float("-inf")
 
     async def of(self, topic: Topic, brokers: Sequence[Broker]) -> Mapping[int, LocalLeader]:
         """Return the leader of each partition of a local topic. Callers at the same time share a lookup.
@@ -108,7 +117,8 @@ class LeaderDirectory:
     def _looked_up(
         self, key: tuple[UUID, int], lookup: asyncio.Task[Mapping[UUID, Mapping[int, LocalLeader]]]
     ) -> None:
-        del self._lookups[key]
+        if self._lookups.get(key) is lookup:
+            del self._lookups[key]
         if not lookup.cancelled():
             lookup.exception()  # all callers may have been cancelled
 
@@ -198,8 +208,10 @@ class LeaderDirectory:
         await asyncio.shield(self._reading)
 
     async def _read_version_now(self) -> None:
-        self._version = await self._pool.run(self._table.version)
-        self._version_until = self._clock.monotonic() + _CACHE_SECONDS
+        clears = self._clears
+        version = await self._pool.run(self._table.version)
+        if clears == self._clears:
+            self._version, self._version_until = version, self._clock.monotonic() + _CACHE_SECONDS
 
     def _read(self, reading: asyncio.Task[None]) -> None:
         self._reading = None
@@ -209,7 +221,7 @@ class LeaderDirectory:
     async def _look_up(
         self, topics: Sequence[Topic], brokers: Sequence[Broker]
     ) -> Mapping[UUID, Mapping[int, LocalLeader]]:
-        version = self._version  # read before the leaders
+        version, clears = self._version, self._clears  # read before the leaders
         of_topics = partial(self._table.of_topics, [topic.topic_id for topic in topics])
         found = await self._pool.run(of_topics)
         candidates = [broker for broker in brokers if broker.has_local_logs]
@@ -224,6 +236,8 @@ class LeaderDirectory:
         if wanted:
             await self._pool.run(partial(self._table.claim, wanted))
             found = await self._pool.run(of_topics)
+        if clears != self._clears:
+            return found
         if len(self._cache) + len(topics) > _MAX_CACHED_TOPICS:
             self._cache.clear()
             self._versions.clear()

@@ -158,6 +158,7 @@ class LocalLogService:
     async def lead_partitions(self, brokers: Brokers, commit_notifier: CommitNotifier) -> LeaderDirectory:
         """Serve local topics as the node of `brokers`, if there are disks; return the leader directory."""
         leaders = LeaderDirectory(self._catalog.local_leaders, pool=self._pools.catalog, clock=self._clock)
+        self._epoch.on_change(leaders.clear)
         if self.storage is None:
             return leaders
         table, manager = self._catalog.local_leaders, self.storage.manager

@@ -5,7 +5,7 @@ not even as a deleted topic, was created in the lost history. It is created agai
 records are not rejected. It gets its name, with two exceptions:
 
 - Another topic has the name. The lost topic is created under a free name.
-- Several lost topics had the name, one after the other. The newest one gets it. It had the name at the end of
+- Several lost topics had the name at different times. The newest one gets it. It had the name at the end of
   the lost history, in which the others were deleted before.
 
 The undeletion of a topic may be lost, too. Then the topic of a lost commit is deleted, in the epoch of that
@@ -13,12 +13,13 @@ commit or in an earlier one: otherwise the commit would be in the history that s
 again, under its name or a free one, unless garbage collection has begun to remove it. A topic that was
 deleted in a later epoch stays deleted.
 
-The logs of local topics are on the disks of agents. A topic of which an agent has a log, and of which the
-catalog has no row, was created in the lost history: an agent with an open log knows the topic's settings. The
-leader epochs of a log show whether it was written after the deletion of its topic.
+The logs of local topics are on the disks of agents. If an agent has a log of a topic, and the catalog has no
+row of it, the topic was created in the lost history. An agent with an open log knows the topic's settings.
+The leader epochs of a log show whether it was written after the deletion of its topic.
 
 Agents restore the topics that they know, in any order. A topic that may itself be a restored one therefore
 gives its name to a newer lost topic: all of its offsets are of this epoch, and it is older than the epoch.
+Only a local topic keeps its name, because the catalog does not know its offsets.
 """
 
 from __future__ import annotations
@@ -318,7 +319,10 @@ def _insert(transaction: Transaction, topics: Mapping[str, Topic]) -> set[UUID]:
 
 
 def _insert_under_free_names(transaction: Transaction, topics: Sequence[Topic]) -> dict[UUID, str]:
-    """Insert topics under names that no other topic has; return these."""
+    """Insert topics under names that no other topic has; return these.
+
+    CatalogUnavailableError: an operator has created one of them since the caller has looked for them.
+    """
     names: dict[UUID, str] = {}
     waiting = {topic.topic_id: (topic, _free_names(topic)) for topic in topics}
     while waiting:
@@ -326,6 +330,11 @@ def _insert_under_free_names(transaction: Transaction, topics: Sequence[Topic]) 
         inserted = _insert(transaction, attempt)
         names |= {topic.topic_id: name for name, topic in attempt.items() if topic.topic_id in inserted}
         waiting = {topic_id: each for topic_id, each in waiting.items() if topic_id not in inserted}
+        left = [topic for topic, _ in waiting.values()]
+        if left and transaction.rows(_SQL["lock_topics"], _columns(left)):
+            raise CatalogUnavailableError(
+                "a lost topic was created meanwhile, by its identifier", remedy="restore the topics again"
+            )
     return names
 
 

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j carries no types
 
+from catalog.errors import JobSupersededError
 from catalog.jobs.circuit_breaker import BackOff, CompactionPause
 from catalog.model import Job, JobPartition, JobResult, JobSpec, JobState
 from core.clock import ManualClock
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 Result = JobResult | JobFailure
 
 
-def job(number: int, attempts: int = 1) -> Job:
+def job(number: int, attempts: int = 1, *, attempt: int | None = None) -> Job:
     spec = JobSpec(
         job_id=UUID(int=number),
         created_ms=0,
@@ -58,7 +59,7 @@ def job(number: int, attempts: int = 1) -> Job:
     return Job(
         spec=spec,
         state=JobState.RUNNING,
-        attempt_id=UUID(int=100 + number),
+        attempt_id=UUID(int=attempt or 100 + number),
         application_id="a test",
         heartbeat_ms=0,
         attempts=attempts,
@@ -80,6 +81,8 @@ class RecordingCatalog:
     """Records the calls that a run makes; `errors` are raised by the calls that they name."""
 
     calls: list[tuple[str, int]] = field(default_factory=list)
+    attempts: list[int] = field(default_factory=list)
+    """The attempts that the calls named."""
     errors: dict[str, Exception] = field(default_factory=dict)
     pause: CompactionPause | None = None
 
@@ -89,16 +92,17 @@ class RecordingCatalog:
             raise self.errors[call]
 
     def heartbeat(self, job_id: UUID, attempt_id: UUID) -> None:
-        assert attempt_id.int == 100 + job_id.int
+        self.attempts.append(attempt_id.int)
         self._record("heartbeat", job_id)
 
     def complete(self, result: JobResult, spec: JobSpec) -> None:
         assert spec.job_id == result.job_id
+        self.attempts.append(result.attempt_id.int)
         self._record("complete", result.job_id)
 
     def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, suspects: Collection[UUID] = ()) -> None:
         assert reason
-        assert attempt_id.int == 100 + job_id.int
+        self.attempts.append(attempt_id.int)
         self._record("suspect" if suspects else "fail", job_id)
 
     def back_off(
@@ -113,13 +117,13 @@ class RecordingCatalog:
     ) -> BackOff:
         assert error
         assert reason
-        assert attempt_id.int == 100 + job_id.int
+        self.attempts.append(attempt_id.int)
         call = "lose" if session_lost else "back off"
         self._record("count death" if died else call, job_id)
         return BackOff(released=True, pause=self.pause)
 
     def release(self, job_id: UUID, attempt_id: UUID) -> None:
-        assert attempt_id.int == 100 + job_id.int
+        self.attempts.append(attempt_id.int)
         self._record("release", job_id)
 
 
@@ -183,8 +187,8 @@ class Driver:
                 if isinstance(result, BaseException):
                     raise result
                 if isinstance(result, JobFailure):
-                    return UUID(result.job_id), result
-                return None if result is None else (result.job_id, result)
+                    return UUID(int=100 + UUID(result.job_id).int), result
+                return None if result is None else (result.attempt_id, result)
 
         monkeypatch.setattr(compact, "JobQueries", Queries)
         return run_jobs(
@@ -342,6 +346,28 @@ def test_a_job_that_another_attempt_owns_is_only_reported(
     report = driver.run(monkeypatch, [job(1)], succeeded(1))
 
     assert report.failures[0].message == "another attempt owns it"
+
+
+def test_an_attempt_that_lost_its_job_does_not_end_the_next_one_of_the_same_driver(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver was frozen, lost its job, and has claimed it again while the old task still runs."""
+    driver.further = [[job(1, 2, attempt=201)]]
+    lost = JobSupersededError("another attempt owns it")
+    driver.catalog.errors = dict.fromkeys(("complete", "fail"), lost)
+
+    def more(_running: int) -> list[Job]:
+        if driver.catalog.attempts:
+            driver.catalog.errors.clear()
+        return driver.further.pop(0) if driver.further else []
+
+    monkeypatch.setattr(driver, "more", more)
+    new = replace(succeeded(1), attempt_id=UUID(int=201))
+    report = driver.run(monkeypatch, [job(1)], None, succeeded(1), None, new)
+
+    assert driver.catalog.calls == [("complete", 1), ("fail", 1), ("complete", 1)]
+    assert driver.catalog.attempts == [101, 101, 201]
+    assert (report.jobs_completed, len(report.failures)) == (1, 1)
 
 
 def test_a_failure_mentions_an_unavailable_catalog(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,11 +189,11 @@ def test_a_dying_worker_fails_only_its_own_job(
             assert result is not None
             results[result[0]] = result[1]
 
-    failure = results[deadly.spec.job_id]
+    failure = results[jobs[1].packed.attempt_id]
     assert isinstance(failure, JobFailure)
     assert (failure.error, failure.file_id) == ("WorkerDiedError", None)
     assert "Python worker exited unexpectedly" in failure.message
-    assert not isinstance(results[healthy.spec.job_id], JobFailure)
+    assert not isinstance(results[jobs[0].packed.attempt_id], JobFailure)
 
 
 def test_a_stopped_run_releases_its_jobs(

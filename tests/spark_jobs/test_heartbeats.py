@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from core.errors import StaleStateError
-from spark_jobs.heartbeats import Heartbeats
+from spark_jobs.heartbeats import Heartbeats, attempt_of
 from tests.spark_jobs.test_compact import job
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_heartbeats_of_each_job_continue_until_it_is_dropped() -> None:
         heartbeats.add([job(3)])
         for number in (1, 2, 3):
             catalog.wait_for(number, 3)
-        heartbeats.drop(job(3).spec.job_id)
+        heartbeats.drop(attempt_of(job(3)))
         catalog.wait_for(2, catalog.heartbeats.count(2) + 2)
         dropped = catalog.heartbeats.count(3)
         catalog.wait_for(2, catalog.heartbeats.count(2) + 3)

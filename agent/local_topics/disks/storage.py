@@ -251,8 +251,10 @@ class LocalStorage:
         try:
             waiting = self.manager.reopening.set_aside_logs(path)
             topics = self._topics_of(logs, waiting)
-            if self._restore_lost(logs, topics):
+            restored = self._restore_lost(logs, topics)
+            if restored:
                 self.found_logs.claim_open()
+            if restored is not None:
                 topics = self._topics_of(logs, waiting)
             homeless = [log for log in logs if not _belongs_to(topics.get(_id_of(log)), log.topic_partition)]
             self._undelete(_latest_epochs(log for log in homeless if _id_of(log) not in topics))
@@ -310,7 +312,7 @@ class LocalStorage:
             found = self._deletions.find_purged_topics(absent[start : start + _MAX_TOPICS_PER_CALL])
             confirmed = self._deletions.confirm_gone_topics(found) if found else {}
             purged |= {each for each, absence in confirmed.items() if absence is TopicAbsence.PURGED}
-        directories = self._directories_of_back([log for log in waiting if log.topic_id in topics], topics)
+        directories = self._led_directories([log for log in waiting if log.topic_id in topics], topics)
         for log in waiting:
             partition = PartitionId(log.topic_id, log.partition)
             # Tried again when the directory is back, or the process may open files again.
@@ -320,10 +322,10 @@ class LocalStorage:
                 elif log.topic_id in topics and partition in directories:
                     self._reopen(log, topics[log.topic_id], directories[partition])
 
-    def _directories_of_back(
+    def _led_directories(
         self, back: Sequence[SetAsideLog], topics: Mapping[UUID, Topic]
     ) -> Mapping[PartitionId, UUID | None]:
-        """Return the directories of the partitions that this node leads, for logs whose topics are `back`."""
+        """Return the directories of the partitions that this node leads; the topics of `back` exist."""
         if not back:
             return {}
         directories = self._leaders.directories_of(self._node_id)
@@ -347,18 +349,21 @@ class LocalStorage:
         self._undelete(_latest_epochs(log for log in logs if _id_of(log) not in topics))
         self.found_logs.claim_open()
 
-    def _restore_lost(self, logs: Iterable[UnifiedLog], topics: Mapping[UUID, Topic]) -> bool:
+    def _restore_lost(
+        self, logs: Iterable[UnifiedLog], topics: Mapping[UUID, Topic]
+    ) -> Sequence[RestoredTopic] | None:
         """Create the topics of logs with records, or their partitions, that the catalog had and has lost.
 
-        Return False if there are none. If there are some, another agent may have created them since `topics`
-        were looked up.
+        Return what was created; None if `topics` lack nothing. If nothing was created, the topics were
+        deleted, or another agent has created them since `topics` were looked up.
         """
         lost = self.known_topics.lost((_id_of(log) for log in logs if log.log_end_offset > 0), topics)
         if not lost:
-            return False
+            return None
         epochs = {each.topic.topic_id: each.epoch for each in lost}
-        log_restored_topics(self._lost.restore_local([each.topic for each in lost], epochs))
-        return True
+        restored = self._lost.restore_local([each.topic for each in lost], epochs)
+        log_restored_topics(restored)
+        return restored
 
     def _undelete(self, epochs: Mapping[PartitionId, int]) -> None:
         """Undelete the topics whose logs were written after the deletion, as their last epochs show.

@@ -152,6 +152,39 @@ def test_a_change_during_a_lookup_is_found(
     asyncio.run(scenario())
 
 
+def test_a_lookup_of_an_earlier_epoch_is_not_kept(
+    catalog: Catalog, pool: WorkPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It began before the epoch, and ends in it."""
+    clock, topic = ManualClock(), catalog.topics.create("t", 1, _LOCAL)
+    table, has_read, may_respond = catalog.local_leaders, threading.Event(), threading.Event()
+    table.claim({PartitionId(topic.topic_id, 0): 1})
+    of_topics = LocalLeaders.of_topics
+
+    def slow_lookup(self: LocalLeaders, topic_ids: Sequence[UUID]) -> dict[UUID, dict[int, LocalLeader]]:
+        found = of_topics(self, topic_ids)
+        if not has_read.is_set():
+            has_read.set()
+            assert may_respond.wait(60)
+        return found
+
+    monkeypatch.setattr(LocalLeaders, "of_topics", slow_lookup)
+
+    async def scenario() -> None:
+        directory = LeaderDirectory(table, pool=pool, clock=clock)
+        lookup = asyncio.create_task(directory.of(topic, _BROKERS))
+        await asyncio.to_thread(has_read.wait, 60)
+        table.begin_epochs(1)
+        directory.clear()
+        joined = asyncio.create_task(directory.of(topic, _BROKERS))
+        assert (await joined)[0].leader_epoch == 1
+        may_respond.set()
+        assert (await lookup)[0].leader_epoch == 0
+        assert (await directory.of(topic, _BROKERS))[0].leader_epoch == 1
+
+    asyncio.run(scenario())
+
+
 class Leaders:
     """Leaders that change, and those that the catalog has had in the last second."""
 

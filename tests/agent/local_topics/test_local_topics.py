@@ -23,6 +23,7 @@ from confluent_kafka.cimpl import NewTopic
 from structlog.testing import capture_logs
 from typing_extensions import override
 
+from agent.cluster.errors import NotLeaderError
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.local_tier_settings import LocalTierSettings
@@ -566,6 +567,32 @@ def test_an_agent_that_lives_leads_its_logs_again_when_an_epoch_begins(
     epoch = catalog.incarnations.declare_restore("a test").epoch
     expected = replace(before, leader_epoch=epoch)
     until(lambda: catalog.local_leaders.of_topic(topic.topic_id).get(0) == expected)
+
+
+def test_an_agent_forgets_what_it_leads_when_an_epoch_begins(
+    start_broker: Callable[..., BrokerThread],
+    catalog_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another agent may lead a partition without records soon, whose assignment the failover has lost."""
+    monkeypatch.setattr("agent.local_topics.leaders._CACHE_SECONDS", float("inf"))
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    topic = broker.create_topic("rock", 1, storage_mode="local")
+    local = broker.agent.data.local_logs.reader.local_topics
+    assert local is not None
+    broker.run(local.state(topic, 0))
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("UPDATE siltstone.local_leaders SET node_id = node_id + 1")
+    broker.run(local.state(topic, 0))
+
+    async def begin_epoch() -> None:
+        epoch = broker.agent.resources.epoch
+        epoch.observe(epoch.current + 1)
+
+    broker.run(begin_epoch())
+    with pytest.raises(NotLeaderError):
+        broker.run(local.state(topic, 0))
 
 
 def test_a_copy_of_the_tail_on_two_disks_does_not_stop_the_agent(

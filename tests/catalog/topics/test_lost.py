@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import psycopg
@@ -96,6 +96,25 @@ def test_a_free_name_is_found_whatever_names_are_taken(catalog: Catalog) -> None
     (restored,) = restore(catalog, topic)
     assert restored.name == f"t-{full}-2"
     assert names(catalog)[restored.name] == topic.topic_id
+
+
+def test_a_topic_that_an_operator_creates_again_at_the_same_time_is_created_once(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No name is free for an identifier that exists."""
+    topic, insert = lost_topic(1), lost._insert
+    monkeypatch.setattr(lost, "count", lambda: range(9))  # the names would be tried without end
+
+    def create_first(*args: Any) -> set[UUID]:  # noqa: ANN401
+        monkeypatch.setattr(lost, "_insert", insert)
+        catalog.topics.create("t", 1, {}, topic_id=topic.topic_id)
+        return insert(*args)
+
+    monkeypatch.setattr(lost, "_insert", create_first)
+    with pytest.raises(CatalogUnavailableError, match="created meanwhile"):
+        restore(catalog, topic)
+    assert restore(catalog, topic) == []
+    assert names(catalog) == {"t": topic.topic_id}
 
 
 def test_a_topic_that_was_restored_first_gives_its_name_to_a_newer_one(

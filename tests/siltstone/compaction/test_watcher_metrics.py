@@ -98,13 +98,13 @@ class InProcessQueries:
         try:
             if job.shuffle is not None:
                 result = run_in_memory(spec, plan_shuffle(spec, SMALL_SHARES), open_task_store, ids)
-                return packed.job_id, replace(result, attempt_id=packed.attempt_id)
+                return packed.attempt_id, replace(result, attempt_id=packed.attempt_id)
             with closing(open_task_store()) as store:
-                return packed.job_id, run_compaction(
+                return packed.attempt_id, run_compaction(
                     spec, store, attempt_id=packed.attempt_id, clock=clock, ids=ids
                 )
         except SiltstoneError as error:
-            return packed.job_id, JobFailure.of(packed.job_id, error)
+            return packed.attempt_id, JobFailure.of(packed.job_id, error)
 
 
 class InProcessSession(SparkSessionManager):
