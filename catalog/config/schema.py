@@ -80,25 +80,22 @@ class Setting:
         try:
             return self._parse(text.strip())
         except ValueError:
-            raise self._invalid(text) from None
+            raise InvalidConfigError(
+                f"{self.resource} setting {self.name} cannot be {text!r}",
+                setting=self.name,
+                remedy=self.remedy or f"use {self.valid_values}",
+            ) from None
 
-    def check_new(self, text: str) -> None:
-        """Validate a value that a client sets.
+    def canonical(self, text: str) -> str:
+        """Return a value in the form in which Kafka shows it (ConfigDef.convertToString); validate it first.
 
-        As in Kafka's ConfigDef.ValidList, a list must not contain a value twice. `parse` accepts such lists,
-        because older versions stored them.
+        As in Kafka, an item that a list contains twice counts once.
         """
-        self.parse(text)
-        items = [item.lower() for item in split_list(text)]
-        if self.kind == "list" and len(set(items)) < len(items):
-            raise self._invalid(text, ": it contains a value twice")
-
-    def _invalid(self, text: str, reason: str = "") -> InvalidConfigError:
-        return InvalidConfigError(
-            f"{self.resource} setting {self.name} cannot be {text!r}{reason}",
-            setting=self.name,
-            remedy=self.remedy or f"use {self.valid_values}",
-        )
+        value = self.parse(text)
+        if self.is_list:
+            items = split_list(text if self.kind == "replicas" else text.lower())
+            return ",".join(dict.fromkeys(items))
+        return str(value).lower() if self.kind == "boolean" else str(value)
 
     def _parse(self, text: str) -> bool | int | float | str:
         if self.kind == "boolean":

@@ -33,10 +33,12 @@ class ResourceConfig:
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> Self:
-        """Validate `settings`; InvalidConfigError names the setting, its value and the valid values."""
-        for name, text in settings.items():
-            find_setting(cls.schema, name).check_new(text)
-        config = cls.from_stored(settings)
+        """Return a configuration with `settings`, in Kafka's form.
+
+        InvalidConfigError names a setting that is not valid, its value and the valid values.
+        """
+        canonical = {name: find_setting(cls.schema, name).canonical(text) for name, text in settings.items()}
+        config = cls.from_stored(canonical)
         config._check()  # noqa: SLF001  # its own
         return config
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from psycopg.types.json import Jsonb
@@ -59,13 +59,16 @@ class NewTopic:
     config: Mapping[str, str] = field(default_factory=dict)
     topic_id: UUID | None = None
 
-    def check(self) -> None:
-        """Raise InvalidTopicError or InvalidConfigError if the topic is invalid."""
+    def validated(self) -> NewTopic:
+        """Return the topic with its settings in the form in which they are stored.
+
+        Raises InvalidTopicError or InvalidConfigError if the topic is invalid.
+        """
         check_topic_name(self.name)
         check_partition_count(self.name, self.partition_count)
         if self.topic_id is not None:
             check_topic_id(self.topic_id)
-        TopicConfig.of(self.config)
+        return replace(self, config=TopicConfig.of(self.config).as_strings())
 
 
 class Topics:
@@ -106,9 +109,10 @@ class Topics:
         """
         results: dict[int, Topic | SiltstoneError] = {}
         topic_ids: dict[int, UUID] = {}
+        configs: dict[int, Mapping[str, str]] = {}
         for index, new in enumerate(new_topics):
             try:
-                new.check()
+                configs[index] = new.validated().config
                 topic_ids[index] = new.topic_id or self._ids.new_uuid()
             except SiltstoneError as error:
                 results[index] = error
@@ -121,7 +125,7 @@ class Topics:
                 "topic_ids": arrays.uuids(topic_ids[index] for index in pending),
                 "names": names,
                 "partition_counts": arrays.integers([new_topics[index].partition_count for index in pending]),
-                "configs": [Jsonb(dict(new_topics[index].config)) for index in pending],
+                "configs": [Jsonb(dict(configs[index])) for index in pending],
             }
             for number, topic in self._insert(params).items():
                 index = pending[number]

@@ -19,7 +19,7 @@ transactional id, partitions, groups.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import ceil
+from math import floor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
@@ -68,6 +68,8 @@ _PRODUCER_SQL = load_queries("producers")
 _LOCAL_SQL = load_queries("local_transactions")
 _KNOWS_TRANSACTIONS: Final = 35
 """The oldest schema version whose agents and planners respect transactions, those in local topics, too."""
+_MAX_READINGS: Final = 3
+"""Readings of the server's clock after the first one. Each takes a round trip."""
 _CATALOG_ERRORS: Final = (RetryableError, StaleStateError)
 """Errors of the catalog as a whole: no response, or another history."""
 
@@ -139,7 +141,8 @@ class _ServerClock:
 
     The server read its clock, `now_ms`, before its response was received. So the earliest time of a moment is
     that reading minus the time since the moment. It may be far too early if the server waited for locks in
-    between. The clock is then read again, at most once.
+    between, and by milliseconds on a busy machine. The clock is then read again, up to `_MAX_READINGS` times.
+    Of all readings the latest result counts, because each one is a lower bound.
     """
 
     def __init__(
@@ -148,23 +151,21 @@ class _ServerClock:
         self._transaction = transaction
         self._monotonic = monotonic
         self._now_ms = now_ms
-        self._received_at = received_at
-        self._is_second_reading = False
+        self._lead_ms = now_ms - received_at * 1000
+        self._readings = 0
 
     def is_after(self, time_ms: int, moment: float) -> bool:
         """Return True if a time of the server may be after a moment, and is not in the future.
 
         A time in the future shows only that the server's clock went back.
         """
-        if time_ms <= self._earliest_ms(moment):
-            return False
-        if not self._is_second_reading:
-            self._now_ms, self._received_at = self._transaction.now_ms(), self._monotonic()
-            self._is_second_reading = True
-        return self._earliest_ms(moment) < time_ms <= self._now_ms
-
-    def _earliest_ms(self, moment: float) -> int:
-        return self._now_ms - ceil((self._received_at - moment) * 1000)
+        while time_ms > floor(self._lead_ms + moment * 1000):
+            if self._readings == _MAX_READINGS:
+                return time_ms <= self._now_ms
+            self._now_ms = self._transaction.now_ms()
+            self._lead_ms = max(self._lead_ms, self._now_ms - self._monotonic() * 1000)
+            self._readings += 1
+        return False
 
 
 class LockedId(NamedTuple):

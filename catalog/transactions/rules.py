@@ -8,7 +8,7 @@ Source: TransactionCoordinator and TransactionMetadata in kafka.coordinator.tran
 - The end of a transaction is one database transaction. So no intermediate state makes clients repeat
   requests (CONCURRENT_TRANSACTIONS).
 - A producer that initializes itself again in an ongoing transaction, and names its current epoch (KIP-360),
-  continues with the next epoch. Kafka aborts the transaction and fences this producer.
+  continues with the next epoch, as in Kafka 4.3. Kafka 4.0 aborts the transaction and fences the producer.
 
 An epoch is never larger than `MAX_EPOCH`. A producer gets at most `MAX_EPOCH - 1`, so that it can be fenced.
 """

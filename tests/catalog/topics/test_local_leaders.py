@@ -31,6 +31,15 @@ def test_the_first_claim_of_a_partition_wins(catalog: Catalog) -> None:
     }
 
 
+def test_a_log_is_claimed_if_the_given_storage_mode_has_spaces(catalog: Catalog) -> None:
+    """Queries compare the stored text."""
+    topic = catalog.topics.create("t", 1, {"storage.mode": " local "})
+    assert topic.is_local
+    log = {PartitionId(topic.topic_id, 0): FoundLog(directory_id=UUID(int=101), leader_epoch=0)}
+    assert catalog.local_leaders.claim_found(5, log) == {}
+    assert set(catalog.local_leaders.of_topic(topic.topic_id)) == {0}
+
+
 def test_a_node_that_opens_its_logs_starts_new_leader_epochs(catalog: Catalog) -> None:
     topic = catalog.topics.create("t", 2, {"storage.mode": "local"})
     mine, other = PartitionId(topic.topic_id, 0), PartitionId(topic.topic_id, 1)

@@ -174,10 +174,10 @@ def test_the_error_of_an_invalid_setting_names_it_and_the_valid_values(
         ("remote.storage.enable", "false"),
         ("remote.storage.enable", "true"),
         ("remote.log.copy.disable", "false"),
-        ("remote.log.delete.on.disable", "False"),
+        ("remote.log.delete.on.disable", "false"),
         ("leader.replication.throttled.replicas", ""),
         ("leader.replication.throttled.replicas", "*"),
-        ("follower.replication.throttled.replicas", "0:1, 1:2"),
+        ("follower.replication.throttled.replicas", "0:1,1:2"),
         ("compression.gzip.level", "-1"),
     ],
 )
@@ -227,11 +227,25 @@ def test_both_cleanup_policies_are_accepted_in_any_order() -> None:
         assert (config.cleanup_policy, config.compacts, config.deletes) == ("compact,delete", True, True)
 
 
-def test_a_duplicate_policy_is_rejected_but_read_from_storage() -> None:
-    twice = {"cleanup.policy": "COMPACT,delete,compact"}
-    with pytest.raises(InvalidConfigError, match="twice"):
-        TopicConfig.of(twice)
-    assert TopicConfig.from_stored(twice).cleanup_policy == "compact,delete"
+@pytest.mark.parametrize(
+    ("name", "given", "shown"),
+    [
+        ("cleanup.policy", " delete, COMPACT ,delete", "delete,compact"),
+        ("cleanup.policy", " ", ""),
+        ("leader.replication.throttled.replicas", "0:1, 1:1", "0:1,1:1"),
+        ("segment.bytes", "+002000000 ", "2000000"),
+        ("retention.ms", "-1", "-1"),
+        ("min.cleanable.dirty.ratio", "5e-1", "0.5"),
+        ("min.cleanable.dirty.ratio", "1", "1.0"),
+        ("preallocate", " TRUE", "true"),
+        ("message.timestamp.type", " CreateTime ", "CreateTime"),
+    ],
+)
+def test_settings_are_shown_in_the_form_of_kafka(name: str, given: str, shown: str) -> None:
+    """Clients that copy settings to a Kafka cluster, or compare them, expect it."""
+    assert TopicConfig.of({name: given}).text(name) == shown
+    stored_by_an_earlier_release = TopicConfig.from_stored({name: given})
+    assert stored_by_an_earlier_release.value(name) == TopicConfig.of({name: given}).value(name)
 
 
 @given(
@@ -245,7 +259,8 @@ def test_any_value_is_accepted_or_rejected_with_the_setting_name(name: str, text
     except InvalidConfigError as rejected:
         rejected_setting = rejected.setting
     else:
-        assert config.text(name) == text
+        assert TopicConfig.of({name: config.text(name)}) == config
+        assert config.value(name) == TopicConfig.from_stored({name: text}).value(name)
         assert config.with_changes({name: None}) == TopicConfig.of({})
     assert rejected_setting in {None, name}
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from catalog.database.pool import Transaction
 from catalog.errors import (
     CatalogUnavailableError,
     TransactionRefusal,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
-    from catalog.database.pool import Transaction
     from catalog.model import PartitionState, RunResult, Topic
     from core.clock import ManualClock
 
@@ -318,6 +318,32 @@ def test_an_end_whose_statements_are_delayed_does_not_end_the_next_transaction(
         transactions.end("t", producer, commits=True)
     assert _refusal(error) is TransactionRefusal.CONCURRENT_TRANSACTIONS
     assert _write(scene, topic, producer).refusal is None
+
+
+def test_an_end_soon_after_the_begin_is_dated_by_the_fastest_reading_of_the_clock(
+    scene: Scene, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each response takes some time, and the server has read its clock before."""
+    topic, transactions = scene.topic(), scene.catalog.transactions
+    producer = _begin(scene, "t", topic)
+    clock.advance(0.005)
+    request = scene.end_request("t", producer)
+    wait, now_ms, delays = Transaction.wait, Transaction.now_ms, [0.01, 0.004, 0.01]
+
+    def slow_wait(transaction: Transaction) -> None:
+        wait(transaction)
+        clock.advance(0.01)
+
+    def slow_now(transaction: Transaction) -> int:
+        found = now_ms(transaction)
+        clock.advance(delays.pop(0))
+        return found
+
+    monkeypatch.setattr(Transaction, "wait", slow_wait)
+    monkeypatch.setattr(Transaction, "now_ms", slow_now)
+    (ended,) = transactions.end_all([request])
+    assert isinstance(ended, EndedTransaction)
+    assert delays == [0.01]
 
 
 def test_a_late_end_of_a_fenced_producer_is_fenced(scene: Scene, clock: ManualClock) -> None:

@@ -109,7 +109,10 @@ def error_response(request: Struct, context: RequestContext, error: Exception) -
     del context
     code, message = code_of(error), message_of(error)
     return Struct(
-        topics=[Struct(name=wanted.name, error_code=code, error_message=message) for wanted in request.topics]
+        topics=[
+            Struct(name=wanted.name, error_code=code, error_message=message, configs=[])
+            for wanted in request.topics
+        ]
     )
 
 
@@ -119,9 +122,7 @@ def _new(wanted: Struct, context: RequestContext) -> NewTopic:
         raise KafkaError(ErrorCode.invalid_request, f"a topic named {_PROHIBITED} cannot be created")
     count = _partition_count(wanted, context.services.settings.default_partitions)
     config = context.services.settings.local_tier.with_storage_mode(wanted.name, _settings(wanted))
-    new = NewTopic(name=wanted.name, partition_count=count, config=config)
-    new.check()
-    return new
+    return NewTopic(name=wanted.name, partition_count=count, config=config).validated()
 
 
 async def _validate_only(
@@ -181,7 +182,8 @@ def _chunks(wanted: Sequence[NewTopic]) -> Iterator[list[NewTopic]]:
 
 
 def _failed(name: str, error: SiltstoneError) -> Struct:
-    return Struct(name=name, error_code=code_of(error), error_message=message_of(error))
+    # The schema allows null. Kafka never sends it.
+    return Struct(name=name, error_code=code_of(error), error_message=message_of(error), configs=[])
 
 
 def _created(new: NewTopic, topic: Topic | None, rendered: dict[TopicConfig, list[Struct]]) -> Struct:

@@ -6,6 +6,8 @@ Versions 0 to 5:
 - 3 added the member and its generation (KIP-447), which fence a consumer that has lost its partitions.
 - 5: the request itself adds the group to the transaction (KIP-890).
 
+A producer that was replaced gets INVALID_PRODUCER_EPOCH in all versions, as from Kafka's group coordinator.
+
 Before version 5, the next transaction of a producer has the same epoch. Offsets that arrived before it began
 are COORDINATOR_LOAD_IN_PROGRESS: the agent was frozen, and the client may have repeated the request at
 another agent. All clients retry this error. CONCURRENT_TRANSACTIONS is fatal to Java's producers before 4.0.
@@ -17,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.groups.classic.messages import MemberIdentity
+from agent.groups.ownership import require_group_id
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.transactions.requests import producer_of, transaction_code_of
 from agent.kafka.authorization import refusal, require
@@ -30,13 +33,13 @@ if TYPE_CHECKING:
 
     from agent.kafka.api_definition import RequestContext
 
-_FENCING_SINCE = 3
 _ADDS_GROUP_SINCE = 5
 
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Store the offsets, and return an error code for each partition."""
     producer = producer_of(request, context)
+    require_group_id(request.group_id)
     require(context, READ_GROUP, request.group_id)
     topics = await topics_of(request.topics, context, READ_TOPIC, by_id=False)
     checked = [
@@ -78,7 +81,8 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
 
 def error_response(request: Struct, context: RequestContext, error: Exception) -> Struct:
     """Return the same error code for every partition."""
-    code = transaction_code_of(error, knows_fencing=context.version >= _FENCING_SINCE)
+    del context
+    code = transaction_code_of(error, knows_fencing=False)
     if code is ErrorCode.concurrent_transactions:
         code = ErrorCode.coordinator_load_in_progress
     return _response(request, (code for topic in request.topics for _ in topic.partitions))

@@ -159,14 +159,15 @@ def test_an_invalid_number_of_partitions_is_rejected(wire: Wire, count: int) -> 
     assert response.error_code == ErrorCode.invalid_partitions
 
 
-def test_a_duplicate_cleanup_policy_is_rejected(broker: BrokerThread, wire: Wire) -> None:
-    """It is rejected when it is set. An existing topic that has it still works."""
+def test_a_duplicate_cleanup_policy_counts_once(broker: BrokerThread, wire: Wire) -> None:
+    """Kafka 4.3 does the same. An existing topic that has it works, too."""
     config = Struct(name="cleanup.policy", value="delete,delete")
     wanted = Struct(name="granite", num_partitions=1, replication_factor=1, assignments=[], configs=[config])
     request = Struct(topics=[wanted], timeout=60_000, validate_only=False)
     (response,) = wire.ask("create_topics", 7, request).topics
-    assert response.error_code == ErrorCode.invalid_config
-    assert broker.catalog.topics.list() == []
+    assert response.error_code == ErrorCode.none
+    assert {each.name: each.value for each in response.configs}["cleanup.policy"] == "delete"
+    assert broker.catalog.topics.get("granite").config.as_strings() == {"cleanup.policy": "delete"}
     assert TopicConfig.from_stored({"cleanup.policy": "delete,delete"}).deletes
 
 

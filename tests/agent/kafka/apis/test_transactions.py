@@ -334,6 +334,14 @@ def test_a_producer_that_was_replaced_is_fenced(wire: Wire, version: int) -> Non
         assert code == fenced
 
 
+@pytest.mark.parametrize("version", versions(txn_offset_commit.API))
+def test_offsets_of_a_replaced_producer_have_kafkas_code(wire: Wire, version: int) -> None:
+    """PRODUCER_FENCED is an error here after which a producer of librdkafka aborts and continues."""
+    zombie = init(wire)
+    init(wire)
+    assert commit_offset(wire, zombie, 5, version) == ErrorCode.invalid_producer_epoch
+
+
 def test_a_producer_continues_after_an_error_with_the_next_epoch(wire: Wire) -> None:
     producer = init(wire)
     expected = producer.producer_id, producer.producer_epoch
