@@ -130,7 +130,7 @@ def create_data_dir(settings: Settings) -> None:
 
 
 def check_data_exists(settings: Settings) -> None:
-    """Raise NotFoundError if there is no catalog yet, for commands that only read."""
+    """Raise NotFoundError if there is no catalog yet, for commands that have nothing to do without one."""
     if settings.catalog is None and not (settings.data_dir / "catalog").is_dir():
         raise NotFoundError(
             f"data directory {settings.data_dir} has no catalog",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
 from core.addresses import join_address
@@ -38,11 +39,16 @@ def listen(listener: socket.socket) -> None:
 
 
 def _cannot_listen(address: str, error: OSError) -> InvalidInputError:
-    return InvalidInputError(
-        f"cannot listen on {address}: {error.strerror or error}",
-        remedy="stop the program that listens there, such as another agent, or choose another host or port; "
-        "port 0 takes a free port",
-    )
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        remedy = "choose an address of this machine; 0.0.0.0 and [::] are all of them"
+    elif error.errno == errno.EACCES:
+        remedy = "choose a port from 1024 on, or let this user bind lower ports"
+    else:
+        remedy = (
+            "stop the program that listens there, such as another agent, or choose another host or port; "
+            "port 0 takes a free port"
+        )
+    return InvalidInputError(f"cannot listen on {address}: {error.strerror or error}", remedy=remedy)
 
 
 def address_of(listener: socket.socket) -> str:

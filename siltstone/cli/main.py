@@ -43,7 +43,7 @@ COMMANDS = {
     "topics": "Create, change, list, describe, delete and undelete topics.",
     "quotas": "List, set and remove the quotas of Kafka and HTTP clients.",
     "acls": "Add, list and remove ACLs.",
-    "users": "Set, list and delete the users of Kafka and HTTP clients.",
+    "users": "Add, list and delete the users of Kafka and HTTP clients.",
     "produce": "Send lines of standard input or of FILES to TOPIC, as a Kafka producer.",
     "consume": "Print the records of TOPIC, as a Kafka consumer.",
     "plan": "Show the compaction jobs that would be planned now, with the reasons.",

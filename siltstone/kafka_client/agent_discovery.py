@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import httpx
 import orjson
 
-from core.errors import RetryableError
+from core.errors import InvalidInputError, RetryableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,14 +29,23 @@ class NoAgentError(RetryableError):
 
 @contextlib.contextmanager
 def announce(data_dir: Path, addresses: Mapping[str, str]) -> Iterator[None]:
-    """Publish the addresses of this process in the data directory while the block runs."""
+    """Publish the addresses of this process in the data directory while the block runs.
+
+    Raises InvalidInputError if the directory cannot be written.
+    """
     directory = data_dir / "agents"
-    directory.mkdir(parents=True, exist_ok=True)
-    _remove_stale_files(directory)
     file = directory / f"{os.getpid()}.json"
     draft = file.with_suffix(".tmp")
-    draft.write_bytes(orjson.dumps({**addresses, "pid": os.getpid()}))
-    draft.replace(file)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        _remove_stale_files(directory)
+        draft.write_bytes(orjson.dumps({**addresses, "pid": os.getpid()}))
+        draft.replace(file)
+    except OSError as failure:
+        raise InvalidInputError(
+            f"{failure.filename or directory} cannot be written: {failure.strerror}",
+            remedy="let this user write to the data directory, or name another one with --data-dir",
+        ) from failure
     try:
         yield
     finally:

@@ -34,6 +34,7 @@ _UNKNOWN = frozenset(
         KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - as above
     }
 )
+_INVALID_NAME = KafkaError.TOPIC_EXCEPTION
 # The resource of a denied request in the options of `siltstone acls add`, and the operation if it is not that
 # of the topic. A principal gets a producer id if it may write to some topic.
 _DENIED = {
@@ -211,4 +212,5 @@ def to_siltstone_error(error: KafkaError | KafkaException, purpose: Purpose) -> 
         )
     if known.retriable() or known.code() in _HOPELESS:
         return RetryableError(f"topic {topic!r}: {message}", remedy="retry later")
-    return InvalidInputError(f"topic {topic!r}: {message}")
+    remedy = "use 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'" if known.code() == _INVALID_NAME else None
+    return InvalidInputError(f"topic {topic!r}: {message}", remedy=remedy)

@@ -52,6 +52,11 @@ class Reader:
     """Consumer of one topic: call `start_at` or `join`, iterate over `batches`, then call `close`."""
 
     def __init__(self, configuration: Mapping[str, Any], topic: str, clock: Clock) -> None:
+        if configuration.get("group.id") == "":  # confluent-kafka would abort the process
+            raise InvalidInputError(
+                "the name of the consumer group is empty",
+                remedy="name one with --group or with the property group.id, or give neither",
+            )
         self._topic = topic
         self._purpose = Purpose(topic, "Read", group=configuration.get("group.id", "GROUP"))
         self._clock = clock

@@ -35,7 +35,11 @@ _PAUSE_SECONDS = 0.01
 _NOTICE_SECONDS = 5.0
 _REASON_SECONDS = 5.0
 _SEND_TIME = 0  # librdkafka replaces timestamp 0 by the time of sending
-_HINTS = {KafkaError.INVALID_RECORD: " (a compacted topic rejects a batch that has a record without a key)"}
+_HINTS = {
+    KafkaError.INVALID_RECORD: " (a compacted topic rejects a batch that has a record without a key)",
+    KafkaError.MSG_SIZE_TOO_LARGE: " (the topic's max.message.bytes bounds a batch)",
+    KafkaError._UNKNOWN_PARTITION: " (siltstone topics describe lists the topic's partitions)",  # noqa: SLF001 - its public name
+}
 # After these errors the record may or may not be in the log; after all others it is not.
 _UNCONFIRMED = frozenset(
     {

@@ -165,6 +165,13 @@ class Settings(BaseModel):
     planner: PlannerSettings = Field(default_factory=PlannerSettings)
     maintenance: MaintenanceSettings = Field(default_factory=MaintenanceSettings)
 
+    @field_validator("data_dir", mode="before")
+    @classmethod
+    def _check_data_dir(cls, value: object) -> object:
+        if value == "":
+            raise ValueError("it is empty; give a directory")
+        return value
+
     @field_validator("kafka", mode="before")
     @classmethod
     def _parse_none(cls, value: object) -> object:

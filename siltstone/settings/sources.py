@@ -117,7 +117,10 @@ def _read_file(file: Path, *, in_data_dir: bool) -> dict[str, Any]:
             f"configuration file {file} does not exist", remedy="name an existing file with --config"
         ) from None
     except (OSError, UnicodeDecodeError) as failure:
-        raise ConfigurationError(f"configuration file {file} cannot be read: {failure}") from None
+        reason = failure.strerror if isinstance(failure, OSError) else "it is not UTF-8"
+        raise ConfigurationError(
+            f"configuration file {file} cannot be read: {reason}", remedy="name another file with --config"
+        ) from None
     except tomllib.TOMLDecodeError as failure:
         raise ConfigurationError(
             f"configuration file {file} is not TOML: {failure}",

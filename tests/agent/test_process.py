@@ -179,6 +179,21 @@ def test_an_address_in_use_is_a_clear_error() -> None:
             bind(host, int(port))
 
 
+@pytest.mark.parametrize("host", ["203.0.113.1", "no-such-host.invalid"])
+def test_an_address_of_no_interface_is_an_error_with_its_remedy(host: str) -> None:
+    with pytest.raises(InvalidInputError, match=rf"cannot listen on {host}:0: .*an address of this machine"):
+        bind(host, 0)
+
+
+def test_a_port_that_needs_a_privilege_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_self: socket.socket, _address: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("agent.runtime.sockets.socket.socket.bind", refuse, raising=True)
+    with pytest.raises(InvalidInputError, match=r"127.0.0.1:80: Permission denied .*from 1024 on"):
+        bind("127.0.0.1", 80)
+
+
 def test_the_second_process_that_listens_on_a_bound_address_gets_an_error() -> None:
     with bind("127.0.0.1", 0) as faster:
         host, _, port = address_of(faster).rpartition(":")

@@ -150,8 +150,7 @@ class EmbeddedPostgres:
         """Register as a user, start the server if it does not run, and return its address."""
         with self._state_lock:
             if self._users is None:
-                self._directory.mkdir(parents=True, exist_ok=True)
-                users = self._open_lock("users.lock")
+                users = self._open_users()
                 try:
                     self._lock(users, fcntl.LOCK_SH)
                     with self._open_lock("start.lock") as start:
@@ -162,6 +161,16 @@ class EmbeddedPostgres:
                     raise
                 self._users = users
             return self._url
+
+    def _open_users(self) -> IO[bytes]:
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            return self._open_lock("users.lock")
+        except OSError as error:
+            raise EmbeddedPostgresError(
+                f"the PostgreSQL in {self._directory} cannot be used: {error.filename}: {error.strerror}",
+                remedy="let this user write to the directory, or name another one with --data-dir",
+            ) from error
 
     def keep_running(self) -> None:
         """Let a thread start the server again whenever it has ended, until `close`."""

@@ -100,6 +100,7 @@ def command(
     if watch:
         _watch(settings, options, interval, metrics, as_json=as_json)
         return
+    check_data_exists(settings)
     check_store(settings)
     run = _compact(settings, options, as_json=as_json)
     if run.pause is not None:
@@ -166,7 +167,7 @@ def _watch(
 
 
 def _compact(settings: Settings, options: CompactionOptions, *, as_json: bool) -> CompactionRun:
-    with Interrupts() as interrupts, open_context(settings) as context:
+    with Interrupts() as interrupts, open_context(settings, create=False) as context:
         display = ProgressDisplay(SystemClock())
         run = compact(context, settings, display, options, interrupts=interrupts)
         with display.phase("Delete garbage"):

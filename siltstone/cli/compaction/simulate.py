@@ -101,8 +101,6 @@ def command(
                 outcomes.append(simulate_events(chosen, policy, name, seed=seed, progress=progress))
             else:
                 outcomes.append(simulate_rounds(chosen, policy, name, progress=progress))
-    if plot is not None:
-        draw(outcomes, listed, plot)
     if as_json:
         emit_json(
             {
@@ -113,6 +111,8 @@ def command(
         )
     else:
         print_report(outcomes, listed)
+    if plot is not None:
+        draw(outcomes, listed, plot)
 
 
 class _Steps:

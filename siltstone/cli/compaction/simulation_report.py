@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from core.quantities import count
 from cost_model.report.early_closes import COLUMNS, early_close_rows
 from cost_model.report.figures import CURVES, FIGURES, bills, rates_text
 from siltstone.console import report_console, table
@@ -44,10 +45,15 @@ def _sentence(outcome: Outcome) -> str:
     workload = outcome.workload
     how = "every event" if outcome.exact else "aggregated"
     return (
-        f"{workload.partition_count:,} partitions, {workload.agents} agents in {workload.zones} zones, "
-        f"{workload.mb_per_second:,.1f} MB/s before compression; {outcome.days:g} days simulated, {how}.\n"
+        f"{count(workload.partition_count, 'partition')}, {count(workload.agents, 'agent')} in "
+        f"{count(workload.zones, 'zone')}, "
+        f"{workload.mb_per_second:,.1f} MB/s before compression; {_days(outcome)} simulated, {how}.\n"
         f"{rates_text(outcome.rates)} Figures are those of the last month."
     )
+
+
+def _days(outcome: Outcome) -> str:
+    return f"{outcome.days:g} day{'' if outcome.days == 1 else 's'}"
 
 
 def figures_table(outcomes: Sequence[Outcome]) -> object:
@@ -81,7 +87,7 @@ def terms_table(bill: Bill, policy: str | None) -> object:
 
 
 def _print_curves(console: Console, outcome: Outcome) -> None:
-    console.print(f"Over {outcome.days:g} days, policy {outcome.policy}", style="bold", markup=False)
+    console.print(f"Over {_days(outcome)}, policy {outcome.policy}", style="bold", markup=False)
     rows = []
     for curve in CURVES:
         values = [curve.of(sample) for sample in outcome.samples]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from core.clock import SystemClock
-from core.errors import InvalidInputError
 from core.ids import SystemIds
 from siltstone.cli.data.kafka_options import encoding_option, with_kafka_client
 from siltstone.cli.options import json_option, with_settings
@@ -201,8 +200,8 @@ def _milliseconds(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidInputError(
-            f"--timestamp {text!r} is not a time",
-            remedy="give milliseconds since 1970, or a time such as 2013-06-01T12:00Z",
+        raise click.UsageError(
+            f"--timestamp {text!r} is not a time: give milliseconds since 1970, or a time such as "
+            "2013-06-01T12:00Z"
         ) from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

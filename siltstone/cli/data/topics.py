@@ -12,7 +12,6 @@ import click
 from typing_extensions import override
 
 from catalog.config.definitions import TOPIC_SETTINGS
-from core.errors import InvalidInputError
 from core.quantities import count, human_duration
 from local_tier.files.metadata_files import parse_uuid
 from siltstone.cli.command_group import CommandGroup
@@ -235,7 +234,7 @@ def delete(settings: Settings, *, name: str, yes: bool, as_json: bool) -> None:
 def _assignment(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator or not name:
-        raise InvalidInputError(f"--config {text!r} is not NAME=VALUE", remedy="write cleanup.policy=compact")
+        raise click.UsageError(f"--config {text!r} is not NAME=VALUE, such as cleanup.policy=compact")
     return name.strip(), value.strip()
 
 

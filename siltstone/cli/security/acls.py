@@ -106,7 +106,10 @@ def add(settings: Settings, *, as_json: bool, **selection: Any) -> None:  # noqa
     if as_json:
         emit_json({"added": added, "acls": [_fields(each) for each in bindings]})
     else:
-        click.echo(f"added {count(added, 'ACL')}")
+        present = len(set(bindings)) - added
+        click.echo(
+            f"added {count(added, 'ACL')}" + (f"; {count(present, 'ACL')} existed already" if present else "")
+        )
 
 
 @command.command(name="list")
@@ -119,7 +122,8 @@ def list_acls(settings: Settings, *, as_json: bool, **selection: Any) -> None:  
     with open_context(settings, check_binding=False, create=False) as context:
         stored = context.catalog.acls.load()
     every = [] if stored is None else stored.bindings
-    _report("acls", [each for each in every if _selects(filters, each)], as_json=as_json)
+    found = [each for each in every if _selects(filters, each)]
+    _report("acls", found, otherwise="add one: siltstone acls add", as_json=as_json)
 
 
 @command.command()
@@ -139,7 +143,7 @@ def remove(settings: Settings, *, yes: bool, as_json: bool, **selection: Any) ->
         if found and not yes:
             confirm(f"Remove {count(len(found), 'ACL')}?", refused="no ACL was removed")
         removed = {each for some in context.catalog.acls.remove(filters) for each in some}
-    _report("removed", sorted(removed), as_json=as_json)
+    _report("removed", removed, otherwise="see: siltstone acls list", as_json=as_json)
 
 
 def _bindings(
@@ -246,12 +250,13 @@ def _fields(binding: AclBinding) -> dict[str, str]:
     }
 
 
-def _report(name: str, bindings: Iterable[AclBinding], *, as_json: bool) -> None:
+def _report(name: str, bindings: Iterable[AclBinding], *, otherwise: str, as_json: bool) -> None:
+    """Print ACLs; `otherwise` is the advice if there are none."""
     rows = [_fields(each) for each in sorted(bindings)]
     if as_json:
         emit_json({name: rows})
     elif not rows:
-        click.echo("no ACL matches; add one: siltstone acls add")
+        click.echo(f"no ACL matches; {otherwise}")
     else:
         columns = [each.replace("_", " ") for each in rows[0]]
         report_console().print(table(None, *columns, rows=[tuple(row.values()) for row in rows]))

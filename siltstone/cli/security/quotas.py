@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from siltstone.settings.configuration import Settings
 
 _KEYS = ", ".join(QuotaKey)
+_NAMES = {EntityType.USER: "user", EntityType.CLIENT_ID: "client id", EntityType.IP: "IP address"}
 
 
 @click.group(cls=CommandGroup)
@@ -46,11 +47,13 @@ def _entity_options(body: Callable[..., None]) -> Callable[..., None]:
 
     wrapped: Callable[..., None] = call
     for kind in reversed(EntityType):
-        text = f"The default of each {kind} without its own quota."
+        text = f"The default of each {_NAMES[kind]} without its own quota."
         wrapped = click.option(f"--{kind}-default", _field(kind) + "_default", is_flag=True, help=text)(
             wrapped
         )
-        wrapped = click.option(f"--{kind}", _field(kind), metavar="NAME", help=f"This {kind}.")(wrapped)
+        wrapped = click.option(f"--{kind}", _field(kind), metavar="NAME", help=f"This {_NAMES[kind]}.")(
+            wrapped
+        )
     return wrapped
 
 

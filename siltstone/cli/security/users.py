@@ -1,4 +1,4 @@
-"""`siltstone users`: set, list and delete the users of Kafka and HTTP clients, in the catalog."""
+"""`siltstone users`: add, list and delete the users of Kafka and HTTP clients, in the catalog."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MECHANISMS = {each.sasl_name: each for each in ScramMechanism}
 
 @click.group(cls=CommandGroup)
 def command() -> None:
-    """Set, list and delete the users of Kafka and HTTP clients."""
+    """Add, list and delete the users of Kafka and HTTP clients."""
 
 
 @command.command()

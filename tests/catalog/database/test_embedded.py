@@ -449,6 +449,12 @@ def test_the_error_of_a_failed_start_contains_the_reason(
         assert _query(server.url, "SELECT 1") == 1
 
 
+def test_the_error_of_a_directory_that_cannot_be_written_names_it(tmp_path: Path) -> None:
+    (tmp_path / "users.lock").mkdir()
+    with pytest.raises(EmbeddedPostgresError, match=r"users.lock: Is a directory .*--data-dir"):
+        EmbeddedPostgres(tmp_path).start()
+
+
 def test_the_error_without_postgresql_names_the_extra(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,7 +134,7 @@ def test_options_that_may_hold_a_password_say_that_others_see_them() -> None:
         (["consume", "t", "-b", "127.0.0.1:9", "--offset", "soon"], 2, "not earliest, latest or a number"),
         (["consume", "t", "-b", "127.0.0.1:9", "--offset", "7", "--timestamp", "1"], 2, "cannot be combined"),
         (["consume", "t", "-b", "127.0.0.1:9", "-G", "g", "-p", "1"], 2, "group assigns the partitions"),
-        (["consume", "t", "-b", "127.0.0.1:9", "--timestamp", "noon"], 1, "is not a time"),
+        (["consume", "t", "-b", "127.0.0.1:9", "--timestamp", "noon"], 2, "is not a time"),
         (["nonsense"], 2, "No such command"),
         (["tpics"], 2, "Did you mean 'topics'?"),
         (["topcis", "list"], 2, "Did you mean 'topics'?"),
@@ -155,6 +155,14 @@ def test_an_error_has_a_message_and_an_exit_code(
     assert result.exit_code == code
 
 
+@pytest.mark.parametrize("group", [["--group", ""], ["-X", "group.id="]], ids=" ".join)
+def test_an_empty_group_is_an_error(group: list[str]) -> None:
+    """The Kafka client would abort the process."""
+    done = _siltstone("consume", "t", "-b", "127.0.0.1:9", *group)
+    assert "the name of the consumer group is empty" in done.stderr
+    assert done.returncode == 1
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -164,17 +172,21 @@ def test_an_error_has_a_message_and_an_exit_code(
         ["plan"],
         ["fsck"],
         ["compact", "--dry-run"],
+        ["compact"],
+        ["compact", "--once"],
+        ["maintain"],
+        ["quarantine"],
     ],
     ids=" ".join,
 )
-def test_a_command_that_only_reads_creates_nothing(arguments: list[str], tmp_path: Path) -> None:
+def test_a_command_that_needs_a_catalog_creates_nothing(arguments: list[str], tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, [*arguments, "--data-dir", str(tmp_path / "typo")])
     assert "has no catalog" in result.output
     assert result.exit_code == 1
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["agent", "compact", "demo", "topics create t"])
+@pytest.mark.parametrize("command", ["agent", "compact --watch", "demo", "topics create t"])
 def test_a_data_directory_that_cannot_be_created_is_an_error_with_a_remedy(
     command: str, tmp_path: Path
 ) -> None:
@@ -246,7 +258,7 @@ def test_topics_are_created_listed_described_and_deleted(tmp_path: Path, catalog
     assert [each["partition"] for each in described["partition_states"]] == [0, 1, 2]
     assert "cleanup.policy" in topics("describe", "t").stdout
     assert "'t'" in topics("create", "t", code=1).stderr
-    assert "NAME=VALUE" in topics("create", "u", "--config", "compact", code=1).stderr
+    assert "NAME=VALUE" in topics("create", "u", "--config", "compact", code=2).stderr
     assert "cleanup.policy" in topics("create", "u", "--config", "cleanup.polcy=compact", code=1).stderr
     assert "not deleted" in topics("delete", "t", stdin="n\n", code=1).stderr
     assert orjson.loads(topics("list", "--json").stdout)["topics"][0]["name"] == "t"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
+from core.errors import InvalidInputError
 from siltstone.kafka_client.agent_discovery import NoAgentError, announce, bootstrap_servers
 
 if TYPE_CHECKING:
@@ -42,6 +43,15 @@ def listening(health: bytes) -> Iterator[str]:
         yield f"127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+def test_a_data_directory_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "agents").touch()
+    with (
+        pytest.raises(InvalidInputError, match=r"agents cannot be written: File exists .*--data-dir"),
+        announce(tmp_path, {"http": "127.0.0.1:1"}),
+    ):
+        pytest.fail("it is announced")
 
 
 def test_an_agent_is_found_while_it_serves(tmp_path: Path, listening: str) -> None:

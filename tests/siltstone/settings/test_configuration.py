@@ -67,6 +67,7 @@ def test_sizes_may_have_units(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"object_store": "gs:/bucket"}, ["gs:// is not supported"]),
         ({"object_store": "file:/objects"}, ["two slashes"]),
         ({"object_store": ""}, ["it is empty"]),
+        ({"data_dir": ""}, ["data_dir", "it is empty"]),
         ({"s3_endpoint": "localhost:9000"}, ["s3_endpoint", "not a URL"]),
         ({"flush_interval_ms": "soon"}, ["flush_interval_ms", "integer"]),
         ({"flush_bytes": "-3"}, ["setting flush_bytes", "not a size", "8MiB"]),

@@ -86,8 +86,12 @@ def test_curves_are_drawn_into_a_png(small: str, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert picture.stat().st_size > 10_000
+
+
+def test_the_report_is_printed_although_its_picture_cannot_be_written(small: str, tmp_path: Path) -> None:
     lost = simulate(small, "--plot", str(tmp_path / "nowhere" / "curves.png"), "--json")
     assert (lost.exit_code, "cannot be written" in lost.stderr) == (1, True)
+    assert orjson.loads(lost.stdout.splitlines()[-1])["policies"]
 
 
 @pytest.mark.parametrize(

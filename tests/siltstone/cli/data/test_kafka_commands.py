@@ -215,6 +215,7 @@ def test_a_record_beyond_the_topics_limit_is_rejected(agents: Agents) -> None:
     result = run(agents, "produce", topic, "--batch-records", "1", stdin=b"a\n" + b"b" * 2000, code=1)
     assert "1 record accepted, 1 rejected" in result.stdout
     assert "line 2: rejected: MSG_SIZE_TOO_LARGE" in result.stderr
+    assert "max.message.bytes" in result.stderr
 
 
 def test_records_that_are_not_delivered_in_time_are_unconfirmed(agents: Agents) -> None:

@@ -46,10 +46,13 @@ def test_acls_are_added_listed_and_removed(tmp_path: Path, catalog: Catalog, cat
         assert found is not None
         return {*found.bindings}
 
-    assert "no ACL matches" in acls("list")
+    assert "no ACL matches; add one: siltstone acls add" in acls("list")
+    assert "no ACL matches; see: siltstone acls list" in acls("remove", "--topic", "t")
     reading = ("--topic", "or", "--group", "or", "--resource-pattern-type", "prefixed", "--operation", "read")
     acls("add", *reading, "--allow-principal", _ALICE, "--allow-host", "10.0.0.1")
-    acls("add", "--cluster", "--deny-principal", _BOB, "--operation", "AlterConfigs")
+    denying = ("--cluster", "--deny-principal", _BOB, "--operation", "AlterConfigs")
+    assert "added 1 ACL\n" in acls("add", *denying)
+    assert "added 0 ACLs; 1 ACL existed already" in acls("add", *denying)
     assert stored() == {
         AclBinding(_TOPIC, _PREFIXED, "or", _ALICE, "10.0.0.1", Operation.READ, _ALLOW),
         AclBinding(_GROUP, _PREFIXED, "or", _ALICE, "10.0.0.1", Operation.READ, _ALLOW),
