@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
-from core.errors import SiltstoneError, StaleStateError
+from core.errors import RetryableError, SiltstoneError, StaleStateError
 from spark_jobs.errors import JobCancelledError, SparkUnavailableError, WorkerDiedError
 from spark_jobs.heartbeats import Heartbeats, Pulse, attempt_of
 from spark_jobs.queries import JobQueries, QueryJob
@@ -78,12 +78,16 @@ class JobBook(Pulse, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """Outcome of one job, for progress displays."""
+    """Outcome of one job, for progress displays.
+
+    `unreported` if the catalog did not respond to the report: it may still count the job as running.
+    """
 
     job: Job
     result: JobResult | None
     failure: JobFailure | None
     cut_files: tuple[CutFile, ...] = ()
+    unreported: bool = False
 
 
 def _say_nothing(_outcome: JobOutcome) -> None:
@@ -229,7 +233,15 @@ class _Run:
             self._report.failures.append(failure)
         if result is None:
             cut_files = ()
-        self._progress(JobOutcome(job=job, result=result, failure=failure, cut_files=cut_files))
+        self._progress(
+            JobOutcome(
+                job=job,
+                result=result,
+                failure=failure,
+                cut_files=cut_files,
+                unreported=attempt_id in self._unreported,
+            )
+        )
 
     def _publish(self, job: Job, result: JobResult, cut_files: tuple[CutFile, ...]) -> JobFailure | None:
         try:
@@ -245,8 +257,9 @@ class _Run:
             released = self._report_failure(job.spec.job_id, attempt_of(job), failure)
         except StaleStateError:  # another process has it, or it is finished
             return failure
-        except SiltstoneError as error:
-            self._unreported[attempt_of(job)] = job
+        except SiltstoneError as error:  # if it is not retriable, the attempt ends when its heartbeats stop
+            if isinstance(error, RetryableError):
+                self._unreported[attempt_of(job)] = job
             return replace(
                 failure, message=f"{failure.message}; and the catalog could not be reached: {error}"
             )

@@ -309,10 +309,10 @@ class Watcher:
 
     def _record_outcome(self, outcome: JobOutcome) -> None:
         self.status.add(outcome)
+        self._may_have_jobs |= outcome.unreported
         job = str(outcome.job.spec.job_id)
         if outcome.failure is not None:
             failure = outcome.failure
-            self._may_have_jobs |= not failure.released
             self._log.warning("job failed", job=job, reason=failure.message, retried=failure.released)
         elif outcome.result is not None:
             counts = outcome.result.counts

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
+from catalog.model import PartitionId
 from catalog.topics import lost
 from maintenance.fsck import fsck
 from maintenance.garbage_collection import collect_garbage
 from maintenance.settings import MaintenanceSettings
-from tests.agent.kafka.in_process_clients import consume
+from tests.agent.kafka.in_process_clients import consume, produce
 from tests.end_to_end.test_failover import Cluster, check_nothing_is_missing, open_cluster, wait_until
 
 if TYPE_CHECKING:
@@ -159,6 +160,31 @@ def test_a_local_topic_whose_creation_was_lost_is_created_again(cluster: Cluster
     _write(producer, b"b")
     assert _has_log(agent)
     assert _values(agent, 2) == [b"a", b"b"]
+
+
+def test_a_lost_local_topic_of_two_agents_is_created_once(cluster: Cluster, tmp_path: Path) -> None:
+    """Both create it again at the same time, and each leads the partitions of its logs."""
+    agents = [cluster.start_agent(local_directories=(tmp_path / name,)) for name in ("one", "two")]
+    leaders = {partition: agents[partition % 2].agent.data.local_logs.node_id for partition in range(4)}
+
+    def find_leaders() -> dict[int, int]:
+        topic = next((each for each in cluster.catalog.topics.list() if each.name == _LOCAL), None)
+        found = {} if topic is None else cluster.catalog.local_leaders.of_topic(topic.topic_id)
+        return {partition: leader.node_id for partition, leader in found.items()}
+
+    def lose() -> None:
+        topic = cluster.catalog.topics.create(_LOCAL, 4, {"storage.mode": "local"})
+        claims = {PartitionId(topic.topic_id, number): node_id for number, node_id in leaders.items()}
+        cluster.catalog.local_leaders.claim(claims)
+        for partition in leaders:
+            produce(agents[0].address, _LOCAL, [(None, b"%d" % partition)], partition=partition)
+
+    cluster.lose_commits(lose)
+    wait_until(lambda: find_leaders() == leaders)
+    for partition in leaders:
+        produce(agents[1].address, _LOCAL, [(None, b"x")], partition=partition)
+        messages = consume(agents[1].address, _LOCAL, 2, partition=partition)
+        assert [message.value() for message in messages] == [b"%d" % partition, b"x"]
 
 
 def test_a_local_topic_whose_undeletion_was_lost_is_undeleted_again(cluster: Cluster, tmp_path: Path) -> None:

@@ -402,6 +402,18 @@ def test_a_job_whose_end_could_not_be_reported_returns_to_the_queue_when_the_cat
     ]
 
 
+def test_a_job_whose_report_the_catalog_refuses_is_not_released(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would run again at once, and without end. The catalog notices its silence."""
+    driver.catalog.errors["back off"] = InvalidInputError("no text")
+
+    driver.run(monkeypatch, [job(1)], failed(1, InvalidInputError("wrong")))
+
+    assert driver.catalog.calls == [("back off", 1)]
+    assert not driver.outcomes[0].unreported
+
+
 def test_a_job_whose_end_could_not_be_reported_is_released_at_the_end_of_the_run(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,6 +424,7 @@ def test_a_job_whose_end_could_not_be_reported_is_released_at_the_end_of_the_run
 
     assert driver.catalog.calls == [("complete", 1), ("back off", 1), ("release", 1)]
     assert not report.failures[0].released
+    assert driver.outcomes[0].unreported
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), JobCancelledError("enough")])

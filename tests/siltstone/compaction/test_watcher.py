@@ -350,7 +350,7 @@ def test_a_job_whose_end_a_watcher_could_not_report_runs_again_in_the_next_poll(
                 failure = JobFailure.of(each.spec.job_id, CatalogUnavailableError("no response"))
                 report.failures.append(failure)
                 cast("Callable[[JobOutcome], None]", options["progress"])(
-                    JobOutcome(job=each, result=None, failure=failure)
+                    JobOutcome(job=each, result=None, failure=failure, unreported=True)
                 )
             return report
 
