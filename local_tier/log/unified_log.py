@@ -459,6 +459,8 @@ class UnifiedLog:
     def delete_records(self, before_offset: int) -> int:
         """Hide the records below an offset (-1: the high watermark). Return the log start offset."""
         target = self._high_watermark if before_offset == -1 else before_offset
+        if target < 0:
+            raise self._out_of_range(target)
         self.maybe_increment_log_start_offset(target)
         return self._log_start_offset
 
