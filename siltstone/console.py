@@ -83,6 +83,7 @@ def confirm(question: str, refused: str) -> None:
     except click.Abort as failure:
         if not isinstance(failure.__context__, EOFError):  # ^C
             raise
+        click.echo(err=True)  # ends the line of the question
         raise InvalidInputError(
             "standard input has no response to this question", remedy="use --yes to proceed without it"
         ) from None

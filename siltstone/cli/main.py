@@ -90,6 +90,8 @@ _AREAS: Final = {
 
 _URL: Final = re.compile(r"(\w+://).*", re.DOTALL)
 """A URL in the wrong place of a command line, which may have a password, and all that follows it."""
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Numbers of errors of a disk that takes no more bytes."""
 _URL_WITH_PASSWORD: Final = re.compile(r"(\w+://)(?=.*(?:@|password)).*", re.DOTALL)
 """A URL that may have a password, to the end of an argument of the command line."""
 
@@ -169,6 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit the process."""
     try:
         cli.main(args=None if arguments is None else list(arguments), prog_name="siltstone")
+    except OSError as failure:  # of the help, which is printed before a command is invoked
+        sys.exit(report_error(failure, debug=False))
     finally:
         # An ending interpreter collects garbage several times, among all objects of all loaded modules.
         gc.freeze()
@@ -187,6 +191,10 @@ def report_error(failure: BaseException, *, debug: bool, arguments: Sequence[str
         # The reader closed the pipe. Stay silent, and discard what the interpreter flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+    if isinstance(failure, OSError) and failure.errno in _FULL:
+        what = failure.filename or "the output"
+        click.echo(f"error: {what} cannot be written: {failure.strerror} (free some space)", err=True)
+        return FAILED
     message = _hide_passwords(str(failure), arguments)
     trace = _hide_passwords("".join(traceback.format_exception(failure)), arguments)
     if debug:
@@ -196,7 +204,7 @@ def report_error(failure: BaseException, *, debug: bool, arguments: Sequence[str
         return _exit_code(failure)
     click.echo(f"error: unexpected {type(failure).__name__}: {message}", err=True)
     if not debug:
-        click.echo(f"  this is a bug in Siltstone; the traceback is in {_save(trace)}", err=True)
+        click.echo(f"  this is a bug in Siltstone; {_save(trace)}", err=True)
     return FAILED
 
 
@@ -227,8 +235,12 @@ def _exit_code(failure: SiltstoneError) -> int:
     return FAILED
 
 
-def _save(trace: str) -> Path:
-    handle, name = tempfile.mkstemp(prefix="siltstone-error-", suffix=".txt")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(trace)
-    return Path(name)
+def _save(trace: str) -> str:
+    """Store a traceback in a temporary file; return where it is, or how to get it."""
+    try:
+        handle, name = tempfile.mkstemp(prefix="siltstone-error-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(trace)
+    except OSError:
+        return "run it again with --debug for the traceback"
+    return f"the traceback is in {name}"

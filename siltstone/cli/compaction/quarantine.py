@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from core.errors import NotFoundError
 from core.quantities import count, human_bytes
 from siltstone.cli.options import json_option, with_settings
 from siltstone.compaction.pause import RESUME, describe_pause, pause_fields
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--retry", type=click.UUID, metavar="FILE", multiple=True, help="Retry this file. May be repeated."
+    "--retry",
+    type=click.UUID,
+    metavar="FILE",
+    multiple=True,
+    help="Retry the file with this identifier, which the list shows. May be repeated.",
 )
 @click.option("--retry-all", is_flag=True, help="Retry all files.")
 @click.option("--resume", is_flag=True, help="End a pause of compaction, because its cause was removed.")
@@ -41,6 +46,8 @@ def command(
     """
     with open_context(settings, check_binding=False, create=False) as context:
         retried = 0
+        if not retry_all:
+            _check_present(retry, context.catalog.quarantine.list())
         if retry or retry_all:
             retried = context.catalog.quarantine.release(None if retry_all else retry)
         resumed = resume and context.catalog.circuit_breaker.reset()
@@ -61,6 +68,15 @@ def command(
     if not candidates:
         report_console().print("No files are in quarantine.")
     print_candidates(candidates)
+
+
+def _check_present(named: Sequence[UUID], candidates: Sequence[QuarantineCandidate]) -> None:
+    """Raise NotFoundError if one of the named files is not left out, for example because of a slip."""
+    absent = set(named) - {each.file_id for each in candidates}
+    if absent:
+        raise NotFoundError(
+            f"not in quarantine: {', '.join(sorted(map(str, absent)))}", remedy="see: siltstone quarantine"
+        )
 
 
 def candidate_fields(candidates: Sequence[QuarantineCandidate]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from siltstone.kafka_client.text_records import Headers, Parse
     from siltstone.settings.configuration import Settings
 
+_STANDARD_INPUT = Path("-")
 _INTERRUPTED_SECONDS = 10.0
 _MAX_PRINTED = 1_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -215,27 +216,23 @@ def _finish_soon(sender: Sender[str]) -> None:
 
 def _records(source: _Input) -> Iterator[tuple[str, OutgoingRecord]]:
     """Yield each record with its position in the input, as text for messages."""
-    if not source.files:
-        yield from _lines(sys.stdin.buffer, "", source.parse)
-    for file in source.files:
+    for file in source.files or (_STANDARD_INPUT,):
         with _open(file) as stream:
             if source.whole_files:
                 yield str(file), source.parse(str(file), stream.read())
             else:
-                yield from _lines(stream, "" if len(source.files) == 1 else f"{file}, ", source.parse)
+                yield from _lines(stream, f"{file}, " if len(source.files) > 1 else "", source.parse)
 
 
 @contextlib.contextmanager
 def _open(file: Path) -> Iterator[BinaryIO]:
-    if str(file) == "-":
-        yield sys.stdin.buffer
-        return
+    is_standard = file == _STANDARD_INPUT
     try:
-        stream = file.open("rb")
+        with contextlib.nullcontext(sys.stdin.buffer) if is_standard else file.open("rb") as stream:
+            yield stream
     except OSError as failure:
-        raise InvalidInputError(f"{file} cannot be read: {failure.strerror}") from None
-    with stream:
-        yield stream
+        name = "standard input" if is_standard else file
+        raise InvalidInputError(f"{name} cannot be read: {failure.strerror}") from None
 
 
 def _lines(stream: BinaryIO, prefix: str, parse: Parse) -> Iterator[tuple[str, OutgoingRecord]]:

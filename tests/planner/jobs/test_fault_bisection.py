@@ -150,6 +150,8 @@ def test_a_released_file_is_retried(
     planned = orjson.loads(CliRunner().invoke(cli, ["plan", *where]).stdout)
     (each,) = planned["quarantined"]
     assert (each["object"], planned["candidates"]) == (names[1], [])
+    slip = CliRunner().invoke(cli, ["quarantine", "--retry", each["job_id"], *where])
+    assert (slip.exit_code, f"not in quarantine: {each['job_id']}" in slip.stderr) == (1, True)
     result = CliRunner().invoke(cli, ["quarantine", "--retry", each["file_id"], *where])
     report = orjson.loads(result.stdout)
     assert (report["retried"], report["quarantined"], report["candidates"]) == (1, [], [])

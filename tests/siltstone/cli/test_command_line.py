@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -21,7 +22,6 @@ from tests.end_to_end.processes import as_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 COMMON_OPTIONS = ("--data-dir", "--object-store", "--s3-endpoint", "--catalog", "--config-file", "--debug")
 
@@ -221,6 +221,34 @@ def test_each_class_of_error_has_its_exit_code(
     output = capsys.readouterr().err
     assert message in output
     assert "Traceback" not in output
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
+@pytest.mark.parametrize("arguments", [["--help"], ["topics", "--help"], ["simulate", "trial", "--days=0.1"]])
+def test_a_full_disk_of_the_output_is_no_defect(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "siltstone", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+    assert "error: the output cannot be written: No space left on device" in done.stderr
+    assert "bug" not in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 1
+
+
+def test_an_unexpected_error_is_reported_although_its_traceback_cannot_be_stored(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
+    assert report_error(ZeroDivisionError("by zero"), debug=False) == 1
+    output = capsys.readouterr().err
+    assert "unexpected ZeroDivisionError: by zero" in output
+    assert "run it again with --debug" in output
 
 
 def test_the_help_lists_all_exit_codes() -> None:

@@ -67,6 +67,7 @@ def test_options_are_passed_to_the_run(
         return CompactionRun()
 
     monkeypatch.setattr(module, "_compact", compact)
+    (tmp_path / "catalog").mkdir()
 
     ran = CliRunner().invoke(module.command, [*arguments, "--data-dir", str(tmp_path)])
 

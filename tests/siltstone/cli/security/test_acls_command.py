@@ -70,7 +70,9 @@ def test_acls_are_added_listed_and_removed(tmp_path: Path, catalog: Catalog, cat
         "operation": "AlterConfigs",
     }
     assert "no ACL was removed" in acls("remove", "--group", "or", code=1, typed="n\n")
-    assert "--yes" in acls("remove", "--group", "or", code=1, typed="")
+    assert "[y/N]: \nerror: standard input has no response" in acls(
+        "remove", "--group", "or", code=1, typed=""
+    )
     assert len(stored()) == 3
     assert len(report("remove", "--group", "or", "--yes")["removed"]) == 1
     assert len(report("remove", "--yes")["removed"]) == 2
