@@ -1,4 +1,4 @@
-"""Who clients are and what they may do: authentication, ACLs, and the quotas on what they do."""
+"""Access control of an agent: authentication, ACLs, and the quotas of clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What most parts of an agent share."""
+"""Resources that most parts of an agent share."""
 
 from __future__ import annotations
 

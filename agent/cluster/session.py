@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import structlog
 
-from agent.runtime.health import start_essential_task
+from agent.runtime.health import start_essential_task, stop_task
 from catalog.errors import SchemaVersionError
 from core.errors import SiltstoneError, StaleStateError
 from core.outage import Outage
@@ -165,9 +165,7 @@ class Session:
 
     async def stop(self) -> None:
         """End the session. Call it after the last commit."""
-        if self._heartbeats is not None:
-            self._heartbeats.cancel()
-            await asyncio.gather(self._heartbeats, return_exceptions=True)
+        await stop_task(self._heartbeats)
         if self._session_id is not None:
             try:
                 await self._pool.run(partial(self._sessions.end, self._session_id))
@@ -209,8 +207,7 @@ class Session:
                 self._earlier.remove(session_id)
             raise
         finally:
-            heartbeats.cancel()
-            await asyncio.gather(heartbeats, return_exceptions=True)
+            await stop_task(heartbeats)
 
     async def _keep_alive(self, session_id: UUID) -> None:
         """Send heartbeats of a session that writes nothing yet; its next regular one reports failures."""

@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from agent.cluster.brokers import Coordinators
-from agent.runtime.health import start_essential_task
+from agent.runtime.health import start_essential_task, stop_task
 from catalog.groups.offsets import OffsetCursor
 from core.outage import Outage
 
@@ -115,9 +115,7 @@ class ConsumerLag(Collector):
 
     async def stop(self) -> None:
         """Stop the task."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await stop_task(self._task)
 
     async def measure(self) -> None:
         """Read one page; after the last page, publish the lags of the round."""

@@ -18,7 +18,7 @@ import structlog
 
 from agent.groups.classic.messages import ClassicGroupState
 from agent.groups.errors import ErrorCode, GroupError
-from agent.runtime.health import start_essential_task
+from agent.runtime.health import start_essential_task, stop_task
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -68,9 +68,7 @@ class OffsetExpiry:
 
     async def stop(self) -> None:
         """Stop the task."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await stop_task(self._task)
 
     async def run_once(self) -> None:
         """Evict idle groups, expire the offsets of all groups of this agent, and load abandoned groups."""

@@ -15,7 +15,7 @@ import structlog
 
 from agent.quotas.client_quotas import ClientQuotas
 from agent.quotas.rates import Windows
-from agent.runtime.health import start_essential_task
+from agent.runtime.health import start_essential_task, stop_task
 from agent.runtime.metrics import SnapshotCollector
 from core.errors import SiltstoneError
 
@@ -114,9 +114,7 @@ class QuotaFollower:
 
     async def stop(self) -> None:
         """Stop following."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await stop_task(self._task)
 
     async def refresh_soon(self) -> None:
         """Apply the quotas now if the catalog responds, and otherwise with the next poll."""

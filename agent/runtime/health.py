@@ -44,6 +44,13 @@ def start_essential_task(work: Coroutine[Any, Any, None], *, name: str) -> async
     return task
 
 
+async def stop_task(task: asyncio.Task[None] | None) -> None:
+    """Cancel a background task and wait for its end; do nothing if it was never started."""
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 def _report_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.critical("a background task has failed", task=task.get_name(), exc_info=error)
@@ -156,9 +163,7 @@ class LoopLag:
 
     async def stop(self) -> None:
         """Stop measuring."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await stop_task(self._task)
 
     @property
     def current_seconds(self) -> float:

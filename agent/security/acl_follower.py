@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from agent.runtime.health import start_essential_task
+from agent.runtime.health import start_essential_task, stop_task
 from agent.runtime.metrics import SnapshotCollector
 from agent.runtime.work_pool import WorkPool
 from agent.security.acl_rules import AclIndex
@@ -81,9 +81,7 @@ class AclFollower:
 
     async def stop(self) -> None:
         """Stop following."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await stop_task(self._task)
         self._pool.close(wait=False)
 
     def collector(self) -> SnapshotCollector:

@@ -18,7 +18,7 @@ from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.errors import ErrorCode, GroupError
 from agent.groups.memory import GroupMemory
 from agent.runtime.cooperative_yield import CooperativeYield
-from agent.runtime.health import start_essential_task
+from agent.runtime.health import start_essential_task, stop_task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,9 +115,7 @@ class GroupCache:
     async def stop(self) -> None:
         """Release all groups and wait for writes in progress."""
         self.release()
-        if self._ownership_check is not None:
-            self._ownership_check.cancel()
-            await asyncio.gather(self._ownership_check, return_exceptions=True)
+        await stop_task(self._ownership_check)
         await self.store.wait_for_writes()
 
     # Lookup

@@ -17,7 +17,7 @@ from agent.kafka.connection.limits import ConnectionLimits, LoginLimits, SlowCli
 from agent.quotas.rates import Windows
 from agent.runtime.byte_budget import MIN_BYTES_PER_SECOND, ByteBudget
 from agent.runtime.cooperative_yield import IterationBudget
-from agent.runtime.health import start_essential_task
+from agent.runtime.health import start_essential_task, stop_task
 from agent.runtime.sockets import address_of
 from agent.runtime.waiting_clients import WaitingClients
 from agent.security.login import SaslLogin
@@ -186,9 +186,7 @@ class KafkaServer:
 
     async def stop(self, seconds: float) -> None:
         """Stop accepting, respond within `seconds` to requests in progress, then close everything."""
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.gather(self._sweeping, return_exceptions=True)
+        await stop_task(self._sweeping)
         self._is_stopping = True
         for server in self._servers:
             server.close()

@@ -35,7 +35,7 @@ from agent.local_topics.disks.disk_pools import DiskTasks
 from agent.local_topics.transactions.log_transactions import abort, open_transactions, write_markers
 from agent.runtime.cooperative_yield import map_bounded
 from agent.runtime.errors import StoppingError
-from agent.runtime.health import start_essential_task
+from agent.runtime.health import start_essential_task, stop_task
 from catalog.model import PartitionId
 from catalog.transactions.local_partitions import PAGE_MARKERS
 from core.errors import NotFoundError, RetryableError, SiltstoneError
@@ -173,9 +173,7 @@ class MarkerWriter:
     async def stop(self) -> None:
         """Stop the task."""
         self._is_stopped = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await stop_task(self._task)
         await self._writes.stop()
         await self._checks.stop()
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from agent.listeners import KafkaListener
-from agent.runtime.health import start_essential_task
+from agent.runtime.health import start_essential_task, stop_task
 from agent.security.tls.certificates import Certificate, refresh_regularly
 from agent.security.tls.handshakes import Handshakes
 from agent.security.tls.transport import TlsListener
 
 if TYPE_CHECKING:
+    import asyncio
+
     from agent.listeners import HttpListener
     from agent.runtime.metrics import AgentMetrics
     from agent.settings import AgentSettings
@@ -70,6 +71,4 @@ class TlsListeners:
     async def stop(self) -> None:
         """End incomplete handshakes and the task."""
         self.handshakes.abort()
-        if self._polling is not None:
-            self._polling.cancel()
-            await asyncio.gather(self._polling, return_exceptions=True)
+        await stop_task(self._polling)
