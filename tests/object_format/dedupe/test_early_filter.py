@@ -494,7 +494,7 @@ def test_peak_bytes_include_all_pieces_that_are_open_together(codec: Codec) -> N
 
 
 def test_of_the_memory_for_open_pieces_only_the_used_part_is_reported() -> None:
-    """The result of other codecs is planned for all records of a piece, and exists next to the opened ones."""
+    """A piece is opened, and its result is planned for all of its records."""
     piece = compressed(range(100), 0, Codec.GZIP)
     early_filter = EarlyFilter()
     early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None))

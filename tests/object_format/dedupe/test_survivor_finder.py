@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from object_format.codecs.codec import Codec, decompress
-from object_format.dedupe import EarlyFilter, RewriteOptions, SurvivorFinder, survivor_finder
+from object_format.dedupe import EarlyFilter, KeyTable, RewriteOptions, SurvivorFinder, survivor_finder
 from object_format.errors import MalformedBatchError
 from object_format.record_batch.records import encode_batch
 from tests.object_format.dedupe.test_dedupe import LARGE, NOW, SEED
@@ -117,6 +117,25 @@ def test_records_of_distinct_keys_are_not_retained(*, unique_keys: bool, no_olde
     finder.end_section()
     found = finder.finish()
     assert (found.records_out, found.max_buffer_bytes) == (50, 4 * RECORD_BYTES)
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 100])
+def test_a_full_table_has_the_keys_of_the_lowest_offsets_of_a_unique_section(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An expired tombstone is dropped if its key fits."""
+    monkeypatch.setattr(survivor_finder, "_STEP_RECORDS", step)
+    table = KeyTable(64 * 12)
+    count = 2 * table.capacity
+    finder = SurvivorFinder(table, SEED, reaches_log_start=True, now_ms=NOW)
+    finder.begin_section(unique_keys=True)
+    keys = [b"%d" % each for each in range(count)]
+    data = encode_batch([NOW] * count, keys, [None] * count, delete_horizon_ms=NOW)
+    finder.feed(data, offset_shift=0)
+    finder.end_section()
+    found = finder.finish()
+    assert found.keys == table.capacity
+    assert set(found.offsets) == set(range(table.capacity, count))
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
