@@ -322,7 +322,7 @@ def write_share(
         for position, run in enumerate(runs):
             survivors = known.survivors(run)
             with counts.timed("write_ms"):
-                records = writer.write(run.work, survivors, file_number=run.number)
+                records = writer.write(run.work, survivors, series=run.number)
             read += 0 if survivors is None else records
             inputs.close_after(position)
         counts.add_aborted(inputs.aborted_records)

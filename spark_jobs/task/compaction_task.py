@@ -258,10 +258,10 @@ class _Task:
             here = survivors
             if survivors is not None and len(sections) > 1:
                 here = survivors.between(each.partition.base_offset, each.partition.upper_offset - 1)
+            self._outputs.complete_full_file(policy, series)
             self._writer.write(
                 each,
                 here,
-                file_number=self._outputs.next_number(policy, series),
                 series=series,
                 ahead={index - begin: done for index, done in ahead.items() if index >= begin},
             )

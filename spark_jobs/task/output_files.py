@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
@@ -47,16 +46,15 @@ class OutputFiles:
         self._spec = spec
         self._attempt_id = attempt_id
         self._ids = ids
-        self._open: dict[tuple[OutputPolicy, int, int], tuple[UUID, str, Upload, SegmentFileWriter]] = {}
-        self._numbers: Counter[tuple[OutputPolicy, int]] = Counter()
+        self._open: dict[tuple[OutputPolicy, int], tuple[UUID, str, Upload, SegmentFileWriter]] = {}
         self._done: list[OutputFile] = []
 
-    def writer(self, policy: OutputPolicy, number: int, series: int = 0) -> SegmentFileWriter:
-        """Return the writer of a file for `policy`; a file has at most one section of each partition.
+    def writer(self, policy: OutputPolicy, series: int) -> SegmentFileWriter:
+        """Return the writer of the open file of a series; a file has at most one section of each partition.
 
         Files of one series are written one after another, files of different series at the same time.
         """
-        key = policy, series, number
+        key = policy, series
         if key not in self._open:
             # Each execution of the task has its own names: Spark may run one attempt twice at the same time.
             file_id = self._ids.new_uuid()
@@ -76,16 +74,12 @@ class OutputFiles:
         with self._counts.timed("write_objects_ms"):
             upload.write(data)
 
-    def next_number(self, policy: OutputPolicy, series: int = 0) -> int:
-        """Return the number of the next partition's file; complete a file that has reached `output_bytes`."""
-        number = self._numbers[policy, series]
-        current, limit = self._open.get((policy, series, number)), self._spec.output_bytes
+    def complete_full_file(self, policy: OutputPolicy, series: int) -> None:
+        """Complete the open file of a series if it has reached `output_bytes`."""
+        current, limit = self._open.get((policy, series)), self._spec.output_bytes
         if current is not None and limit is not None and current[3].data_bytes >= limit:
             self._complete_one(*current)
-            del self._open[policy, series, number]
-            number += 1
-            self._numbers[policy, series] = number
-        return number
+            del self._open[policy, series]
 
     def complete(self) -> tuple[OutputFile, ...]:
         """Complete every upload, and return all files with their extents."""

@@ -49,21 +49,21 @@ class PartitionWriter:
         work: PartitionWork,
         survivors: Survivors | None,
         *,
-        file_number: int,
-        series: int = 0,
+        series: int,
         ahead: Mapping[int, FilteredSection] | None = None,
     ) -> int:
         """Read the work's parts, oldest first, write the survivors, and return the number of records read.
 
-        Without `survivors` every record is kept. `file_number` and `series` select a file of the cleanup
-        policy. `ahead` has the batches that pass 1 has already filtered, by index of the part. Nothing is
-        written if no block of the work starts in its byte range. Raise CorruptDataError if pass 1 has seen
-        other records than pass 2.
+        Without `survivors` every record is kept. `series` selects a file of the cleanup policy. `ahead` has
+        the batches that pass 1 has already filtered, by index of the part. Nothing is written if no block of
+        the work starts in its byte range.
+
+        Raise CorruptDataError if pass 1 has seen other records than pass 2.
         """
         base_offset = self._inputs.first_offset(work)
         records_in = 0
         if base_offset is not None:
-            section = _Section(work, base_offset, self._outputs, (file_number, series))
+            section = _Section(work, base_offset, self._outputs, series)
             if survivors is None:
                 self._copy(work, section)
             else:
@@ -166,10 +166,7 @@ class PartitionWriter:
 class _Section:
     """An output section and its statistics while it is written."""
 
-    def __init__(
-        self, work: PartitionWork, base_offset: int, outputs: OutputFiles, file: tuple[int, int]
-    ) -> None:
-        """`file` is the file's number and series."""
+    def __init__(self, work: PartitionWork, base_offset: int, outputs: OutputFiles, series: int) -> None:
         self.base_offset = base_offset
         self.records_in = 0
         self.record_count = 0
@@ -177,7 +174,7 @@ class _Section:
         self.max_timestamp = NO_TIMESTAMP
         self._partition = work.partition
         self._outputs = outputs
-        self._file = file
+        self._series = series
         self._writer: SegmentFileWriter | None = None
 
     def append(self, batches: bytes | memoryview) -> None:
@@ -199,7 +196,7 @@ class _Section:
     def _open(self) -> SegmentFileWriter:
         if self._writer is None:
             policy = OutputPolicy.of(self._partition.cleanup_policy)
-            self._writer = self._outputs.writer(policy, *self._file)
+            self._writer = self._outputs.writer(policy, self._series)
             self._writer.begin_section(self._partition.topic_id, self._partition.partition)
         return self._writer
 

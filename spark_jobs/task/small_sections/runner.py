@@ -89,6 +89,7 @@ _CONTAINER_BYTES: Final = 8192
 _MAX_BLOCKS: Final = 64
 _MAX_SKIPPED: Final = 64
 _INT64_MAX: Final = np.iinfo(np.int64).max
+_SERIES: Final = 0  # that of partitions with one retention window
 _NO_CODECS: Final = np.zeros(1, np.int64)
 _NO_SURVIVORS: Final = Survivors(*[np.empty(0, np.int64)] * 4)
 
@@ -297,8 +298,8 @@ class _GroupRun:
     def _write(self, count: int, found: _Found | None) -> tuple[int, bool]:
         """Write up to `count` partitions; return their number, and whether the output file is then full."""
         plan, limit = self._plan, self._spec.output_bytes
-        number = self._outputs.next_number(plan.policy)
-        writer = self._outputs.writer(plan.policy, number)
+        self._outputs.complete_full_file(plan.policy, _SERIES)
+        writer = self._outputs.writer(plan.policy, _SERIES)
         output = self._make_output(writer)
         survivors = _NO_SURVIVORS if found is None else found.survivors
         with self._counts.timed("kernels_ms"):

@@ -383,6 +383,23 @@ def test_a_cancelled_job_leaves_no_object(harness: CompactionHarness, at: int) -
     assert harness.objects() == before
 
 
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_a_job_that_fails_leaves_no_unfinished_file(harness: CompactionHarness, policy: str) -> None:
+    """The output of the first partition is larger than what an upload buffers."""
+    topic = harness.topic(policy)
+    large = batch((b"a", bytes(2 << 20)))
+    harness.log.ingest({PartitionId(topic, 0): [large], PartitionId(topic, 1): [batch((b"a", b"1"))]})
+    spec = harness.log.job()
+    (job_input,) = spec.inputs
+    first, second = job_input.extents
+    inputs = (replace(job_input, extents=(first, second._replace(record_count=2))),)
+
+    with pytest.raises(CorruptFileError):
+        harness.run(replace(spec, inputs=inputs))
+
+    assert list((harness.directory / ".unfinished").iterdir()) == []
+
+
 def test_progress_counts_partitions(harness: CompactionHarness) -> None:
     topic = harness.topic()
     harness.log.ingest({PartitionId(topic, index): [batch((b"a", b"1"))] for index in range(3)})
