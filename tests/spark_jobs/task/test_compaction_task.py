@@ -100,6 +100,21 @@ def test_a_full_output_file_ends_before_the_next_partition(harness: CompactionHa
     assert result.counts["compacted_files"] == 3
 
 
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_the_timestamps_of_a_section_are_the_lowest_and_the_highest(
+    harness: CompactionHarness, policy: str
+) -> None:
+    partition_id = PartitionId(harness.topic(policy), 0)
+    for number, timestamps in enumerate([(30, 40), (10, 50), (20, 20)]):
+        records = tuple((each, b"%d-%d" % (number, each), b"x", ()) for each in timestamps)
+        harness.log.ingest({partition_id: [BatchToWrite(records)]})
+
+    harness.compact()
+
+    (extent,) = harness.log.extents[partition_id]
+    assert (extent.min_timestamp, extent.max_timestamp) == (10, 50)
+
+
 def test_holes_are_the_complement_of_the_survivors(harness: CompactionHarness) -> None:
     partition_id = PartitionId(harness.topic(), 0)
     harness.log.ingest({partition_id: [batch((b"a", b"1"), (b"b", b"2"), (b"a", b"3"))]})
