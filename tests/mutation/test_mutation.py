@@ -7,6 +7,9 @@ import sys
 from types import FunctionType
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from object_format.kernels.batches import layout
 from tests.mutation.__main__ import explained, survivors
 from tests.mutation.interpreted import PythonKernels
 from tests.mutation.judge import ROOT
@@ -76,6 +79,16 @@ def test_kernels_run_as_python_if_a_target_says_so(tmp_path: Path, monkeypatch: 
     del sys.modules["some_kernels"]
     assert isinstance(module.first, FunctionType)
     assert module.first([5, 6]) == 5
+
+
+def test_rows_have_all_fields_as_attributes() -> None:
+    """Numpy's own attribute `size` would hide one of them."""
+    rows = np.zeros(2, layout.BATCH_ROW)
+    rows["size"] = 61, 70
+    rows[1].position = 5
+
+    assert [each.size for each in rows] == [61, 70]
+    assert rows["position"].tolist() == [0, 5]
 
 
 def test_survivors_are_read_from_the_output_of_a_run(tmp_path: Path) -> None:

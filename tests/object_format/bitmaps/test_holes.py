@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
+from typing_extensions import override
 
 from core.errors import CorruptDataError, FatalError, InvalidInputError
 from object_format import holes as holes_module
@@ -206,6 +207,25 @@ def test_a_billion_consecutive_holes_take_little_space() -> None:
     holes = holes_between(OffsetSet.of(BitMap64([5])), 0, 10**9)
 
     assert sum(map(len, holes.parts)) < 300_000
+
+
+class CountingSet(OffsetSet):
+    """Counts the ranges that are read."""
+
+    ranges = 0
+
+    @override
+    def bitmap_between(self, first: int, last: int) -> BitMap64:
+        self.ranges += 1
+        return super().bitmap_between(first, last)
+
+
+def test_offsets_before_a_far_survivor_are_not_read() -> None:
+    survivors = CountingSet()
+    survivors.add(np.array([10**9]))
+
+    assert holes_between(survivors, 0, 10**9).count == 10**9
+    assert survivors.ranges == 1
 
 
 def test_no_holes_are_eight_zero_bytes() -> None:

@@ -319,7 +319,7 @@ def test_offsets_are_assigned_in_data_and_rows(headers: list[Header], first: int
 
 @given(_HEADERS)
 def test_epochs_begin_where_they_change(headers: list[Header]) -> None:
-    """What the memory of the entries has before does not matter."""
+    """The memory of the entries need not be initialized."""
     headers = [each._replace(size=max(each.size, 61)) for each in headers]
     columns = [
         {"position": 2 + at, "base_offset": each.base}
