@@ -241,6 +241,13 @@ def test_an_invalid_range_is_rejected(base: int, last: int) -> None:
         survivors_between(BitMap64(), base, last)
 
 
+def test_sections_may_be_at_high_offsets() -> None:
+    base = 2**62
+
+    assert holes_between(OffsetSet.of(BitMap64([base + 3])), base, base + 9).count == 9
+    assert list(survivors_between(BitMap64([3]), base, base + 4)) == [base, base + 1, base + 2, base + 4]
+
+
 def test_a_hole_beyond_the_section_is_rejected() -> None:
     data = serialized(BitMap64([3, 9]))
 
