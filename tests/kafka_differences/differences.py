@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.kafka_differences import transactions
+from tests.kafka_differences import administration, records, transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +33,11 @@ _NOT_ADDED = (
     "| TRANSACTION_ABORTABLE from Produce 11 and TxnOffsetCommit 4 on, INVALID_TXN_STATE before "
     "| INVALID_TXN_STATE in all versions that do not add them (KIP-890)"
 )
+_REJECTED_BYTES = (
+    "Bytes that end before their batch are CORRUPT_MESSAGE, and a batch of an earlier format is "
+    "UNSUPPORTED_FOR_MESSAGE_FORMAT. Kafka returns INVALID_RECORD for both."
+)
+_UPPER_CASE = "Words of lists may be in upper case, which Kafka rejects."
 
 DIFFERENCES: Mapping[Callable[[Session], None], Sequence[Difference]] = {
     transactions.before_a_transaction: [
@@ -84,6 +89,56 @@ DIFFERENCES: Mapping[Callable[[Session], None], Sequence[Difference]] = {
             agent=("OUT_OF_ORDER_SEQUENCE_NUMBER", -1, []),
             reason="A producer that is new to a partition must start with sequence number 0. "
             "Kafka accepts any number.",
+        ),
+    ],
+    records.validation: [
+        Difference(
+            step="ten bytes",
+            kafka=("INVALID_RECORD", -1, []),
+            agent=("CORRUPT_MESSAGE", -1, []),
+            reason=_REJECTED_BYTES,
+        ),
+        Difference(
+            step="cut",
+            kafka=("INVALID_RECORD", -1, []),
+            agent=("CORRUPT_MESSAGE", -1, []),
+            reason=_REJECTED_BYTES,
+        ),
+        Difference(
+            step="message format 1",
+            kafka=("INVALID_RECORD", -1, []),
+            agent=("UNSUPPORTED_FOR_MESSAGE_FORMAT", -1, []),
+            reason=_REJECTED_BYTES,
+        ),
+    ],
+    records.deletions: [
+        Difference(
+            step="largest timestamp of nothing",
+            kafka=("NONE", 4, 0),
+            agent=("NONE", -1, -1),
+            reason="It belongs to a remaining record; Kafka may return a deleted one.",
+        ),
+    ],
+    administration.settings: [
+        Difference(
+            step="cleanup.policy='DELETE'",
+            kafka=["INVALID_CONFIG"],
+            agent=["NONE"],
+            reason=_UPPER_CASE,
+        ),
+        Difference(
+            step="cleanup.policy='DELETE': described",
+            kafka=[("cleanup.policy", "compact,delete", 1)],
+            agent=[("cleanup.policy", "delete", 1)],
+            reason=_UPPER_CASE,
+        ),
+    ],
+    administration.quotas: [
+        Difference(
+            step="connections of a host",
+            kafka=["NONE"],
+            agent=["INVALID_REQUEST"],
+            reason="An entity is an address; host names are rejected.",
         ),
     ],
 }

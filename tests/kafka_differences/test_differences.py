@@ -6,7 +6,6 @@ listed one that no longer occurs fails it, too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,15 @@ from tests.agent.kafka.brokers import BrokerThread
 from tests.agent.kafka.wire import Wire
 from tests.fixtures.kafka_broker import kafka_broker
 from tests.fixtures.postgres import PATIENT
-from tests.kafka_differences import transactions
+from tests.kafka_differences import (
+    administration,
+    classic_groups,
+    consumer_groups,
+    fetch_sessions,
+    offsets,
+    records,
+    transactions,
+)
 from tests.kafka_differences.differences import DIFFERENCES
 from tests.kafka_differences.session import Session
 
@@ -40,7 +47,7 @@ _KAFKA_SETTINGS = {
     "offsets.topic.num.partitions": 1,
     "transaction.state.log.num.partitions": 1,
 }
-_AGENT_SETTINGS = {"groups": GroupSettings(group_initial_rebalance_delay_ms=0)}
+_AGENT_SETTINGS = {"groups": GroupSettings(group_initial_rebalance_delay_ms=0, topics_refresh_ms=1)}
 _FAMILIES = [
     transactions.before_a_transaction,
     transactions.without_kip_890,
@@ -49,15 +56,25 @@ _FAMILIES = [
     transactions.with_kip_890,
     transactions.mixed_batches,
     transactions.producer_ids,
+    records.validation,
+    records.look_ups,
+    records.deletions,
+    fetch_sessions.fetch_sessions,
+    offsets.offsets_of_groups,
+    classic_groups.dynamic_members,
+    classic_groups.static_members,
+    consumer_groups.invalid_heartbeats,
+    consumer_groups.dynamic_members,
+    consumer_groups.static_members,
+    consumer_groups.patterns,
+    administration.topics,
+    administration.settings,
+    administration.quotas,
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Brokers:
-    """The addresses of a Kafka broker and of an agent."""
-
-    kafka: tuple[str, int]
-    agent: tuple[str, int]
+def _name(family: Callable[[Session], None]) -> str:
+    return f"{family.__module__.rpartition('.')[2]}.{family.__name__}"
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +103,7 @@ def agent(postgres: PostgresForTests, tmp_path_factory: pytest.TempPathFactory) 
     postgres.drop(url)
 
 
-@pytest.mark.parametrize("family", _FAMILIES, ids=lambda family: family.__name__)
+@pytest.mark.parametrize("family", _FAMILIES, ids=_name)
 def test_each_difference_from_kafka_is_documented(
     family: Callable[[Session], None], kafka: tuple[str, int], agent: tuple[str, int]
 ) -> None:

@@ -242,7 +242,7 @@ def _init(
     *,
     version: int = 4,
     current: tuple[int, int] = (-1, -1),
-    timeout: int = 60_000,
+    timeout: int = 600_000,
 ) -> Producer:
     """Initialize a producer: code and epoch. `current` is (producer id, epoch) of the client."""
     response = s.ask(
