@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from struct import pack
 from typing import TYPE_CHECKING
 
+from agent.groups.classic.embedded_protocol import write_assignment
 from agent.kafka.codec import Struct
 from tests.agent.kafka.waiting import until
+from tests.kafka_differences.classic_groups import heartbeat, join, sync
 from tests.kafka_differences.session import code
 
 if TYPE_CHECKING:
@@ -101,6 +104,34 @@ def patterns(s: Session) -> None:
 
     until(has_partitions)
     s.saw("assigned", assigned)
+
+
+def migration(s: Session) -> None:
+    """A classic group becomes a consumer group when such a member joins, and is classic again without it."""
+    topic, name = "migration", "migration"
+    _create_topic(s, topic, 2)
+    subscription = pack(f">hih{len(topic)}sii", 1, 1, len(topic), topic.encode(), -1, 0)
+    everything = write_assignment(1, [(topic, 0), (topic, 1)])
+    classic = join(s, "classic member without an id", name, subscription=subscription).member_id
+    join(s, "classic member", name, classic, subscription=subscription)
+    sync(s, "classic member syncs", name, 1, classic, assignment=everything)
+
+    group = _Group(s, name, topic)
+    epoch = group.beat("consumer member joins")
+    heartbeat(s, "classic heartbeat", name, 1, classic)
+    joined = join(s, "classic member joins again", name, classic, subscription=subscription)
+    generation = joined.generation_id
+    sync(s, "classic member syncs again", name, generation, classic)
+    heartbeat(s, "classic heartbeat in the consumer group", name, generation, classic)
+    group.beat("consumer member gets a partition", member_epoch=epoch, **_PING)
+    s.commit("classic commit", name, topic, 1, epoch=generation, member=classic)
+    s.commit("classic commit, other generation", name, topic, 1, epoch=99, member=classic)
+
+    group.beat("consumer member leaves", member_epoch=_LEAVE)
+    heartbeat(s, "classic heartbeat after that", name, generation, classic)
+    join(s, "classic member joins the classic group", name, classic, subscription=subscription)
+    described = s.ask("describe_groups", 5, groups=[name]).groups[0]
+    s.saw("describe", (code(described.error_code), described.group_state, len(described.members)))
 
 
 class _Group:

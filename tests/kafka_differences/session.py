@@ -15,9 +15,10 @@ from agent.kafka.errors import ErrorCode
 from object_format.record_batch.headers import iter_headers
 from object_format.record_batch.records import NO_PRODUCER, encode_batch
 from tests.agent.kafka.waiting import until
+from tests.agent.kafka.wire import read_response, request_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from tests.agent.kafka.wire import Wire
@@ -39,10 +40,13 @@ _SECONDS = 60.0
 
 
 class Session:
-    """One connection to a broker. `seen` has what the broker responded to each step."""
+    """Two connections to a broker. `seen` has what the broker responded to each step.
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    The second connection is for requests whose response waits for other requests.
+    """
+
+    def __init__(self, wire: Wire, second: Wire) -> None:
+        self._wire, self._second = wire, second
         self.seen: dict[str, object] = {}
 
     def saw(self, step: str, response: object) -> None:
@@ -61,6 +65,17 @@ class Session:
 
         until(responded, seconds=_SECONDS)
         return responses[0]
+
+    def begin(self, api: str, version: int, **fields: object) -> Callable[[], Struct]:
+        """Send a request on the second connection, and return a function that waits for its response."""
+        self._second.send(request_frame(api, version, 1, Struct(**fields)))
+
+        def end() -> Struct:
+            received = self._second.receive()
+            assert received is not None
+            return read_response(api, version, received[1])
+
+        return end
 
     def codes(self, step: str, api: str, version: int, **fields: object) -> Struct:
         """Send a request as a step, and record the error codes of its response, sorted."""

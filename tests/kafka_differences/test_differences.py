@@ -63,10 +63,12 @@ _FAMILIES = [
     offsets.offsets_of_groups,
     classic_groups.dynamic_members,
     classic_groups.static_members,
+    classic_groups.two_members,
     consumer_groups.invalid_heartbeats,
     consumer_groups.dynamic_members,
     consumer_groups.static_members,
     consumer_groups.patterns,
+    consumer_groups.migration,
     administration.topics,
     administration.settings,
     administration.quotas,
@@ -114,8 +116,8 @@ def test_each_difference_from_kafka_is_documented(
 
 
 def _run(family: Callable[[Session], None], address: tuple[str, int]) -> dict[str, object]:
-    with Wire(address) as wire:
-        session = Session(wire)
+    with Wire(address) as wire, Wire(address) as second:
+        session = Session(wire, second)
         session.find_coordinators()
         family(session)
         return session.seen
