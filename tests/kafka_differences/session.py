@@ -201,7 +201,7 @@ class Session:
         wanted = Struct(partition_index=partition, timestamp=timestamp)
         response = self.ask(
             "list_offsets",
-            7,
+            11,
             replica_id=-1,
             isolation_level=isolation,
             topics=[Struct(name=topic, partitions=[wanted])],
