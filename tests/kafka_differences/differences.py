@@ -142,3 +142,32 @@ DIFFERENCES: Mapping[Callable[[Session], None], Sequence[Difference]] = {
         ),
     ],
 }
+
+DIFFERENCES_OF_LOCAL_TOPICS: Mapping[Callable[[Session], None], Sequence[Difference]] = {
+    transactions.before_a_transaction: DIFFERENCES[transactions.before_a_transaction],
+    transactions.without_kip_890: [
+        Difference(
+            step="produce, later epoch",
+            kafka=("INVALID_PRODUCER_EPOCH", -1, []),
+            agent=("REQUEST_TIMED_OUT", -1, []),
+            reason="a batch with a later epoch than that of its producer, whose transaction is open in the "
+            "partition | INVALID_PRODUCER_EPOCH "
+            "| the same in an object topic; in a local topic REQUEST_TIMED_OUT",
+            page=_TRANSACTIONS,
+        ),
+    ],
+    transactions.fenced_producers: DIFFERENCES[transactions.fenced_producers],
+    transactions.mixed_batches: [
+        each for each in DIFFERENCES[transactions.mixed_batches] if each.step == "for another id"
+    ],
+    records.validation: DIFFERENCES[records.validation],
+    records.look_ups: [
+        Difference(
+            step="end of epoch 0, in 4",
+            kafka=("UNKNOWN_LEADER_EPOCH", -1, -1),
+            agent=("NONE", 0, 4),
+            reason="The leader epoch that a request states is ignored: a local topic has always had the same "
+            "leader. Kafka rejects another epoch than the current one.",
+        ),
+    ],
+}

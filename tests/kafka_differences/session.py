@@ -97,7 +97,7 @@ class Session:
         response = self.ask("create_topics", 7, topics=[topic], timeout=60_000)
         assert code(response.topics[0].error_code) == "NONE"
         for partition in range(partitions):
-            until(lambda: self._offset(name, partition, LATEST).error_code == ErrorCode.none)  # noqa: B023
+            until(lambda: self.find_offset(name, LATEST, partition).error_code == ErrorCode.none)  # noqa: B023
 
     def topic_id(self, name: str) -> Any:  # noqa: ANN401  # as a struct has it
         """Return the id of a topic."""
@@ -194,14 +194,17 @@ class Session:
         self, step: str, topic: str, timestamp: int, *, partition: int = 0, isolation: int = UNCOMMITTED
     ) -> None:
         """Look up an offset by timestamp: code, offset and leader epoch."""
-        found = self._offset(topic, partition, timestamp, isolation)
+        found = self.find_offset(topic, timestamp, partition, isolation)
         self.saw(step, (code(found.error_code), found.offset, found.leader_epoch))
 
-    def _offset(self, topic: str, partition: int, timestamp: int, isolation: int = UNCOMMITTED) -> Struct:
+    def find_offset(
+        self, topic: str, timestamp: int, partition: int = 0, isolation: int = UNCOMMITTED
+    ) -> Struct:
+        """Return what ListOffsets has of one partition."""
         wanted = Struct(partition_index=partition, timestamp=timestamp)
         response = self.ask(
             "list_offsets",
-            7,
+            11,
             replica_id=-1,
             isolation_level=isolation,
             topics=[Struct(name=topic, partitions=[wanted])],

@@ -1,17 +1,22 @@
-"""The same requests to a real Kafka broker and to an agent: each difference is a documented one.
+"""The same requests to a real Kafka broker and to agents: each difference is a documented one.
 
-Each family of steps runs once on both. A difference that `differences.py` does not list fails the test, and a
-listed one that no longer occurs fails it, too.
+Each family of steps runs on Kafka, on an agent with topics in the object store, and some run on an agent
+with local topics. A difference that `differences.py` does not list fails the test, and a listed one that
+no longer occurs fails it, too.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from agent.group_settings import GroupSettings
+from agent.local_tier_settings import LocalTierSettings
 from catalog.open import open_catalog
 from core.clock import SystemClock
 from core.ids import SystemIds
@@ -30,13 +35,17 @@ from tests.kafka_differences import (
     records,
     transactions,
 )
-from tests.kafka_differences.differences import DIFFERENCES
+from tests.kafka_differences.differences import DIFFERENCES, DIFFERENCES_OF_LOCAL_TOPICS
 from tests.kafka_differences.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tests.fixtures.postgres import PostgresForTests
+    from tests.kafka_differences.differences import Difference
+
+    Family = Callable[[Session], None]
+    Run = Callable[[Family], dict[str, object]]
 
 pytestmark = pytest.mark.integration
 
@@ -47,7 +56,7 @@ _KAFKA_SETTINGS = {
     "offsets.topic.num.partitions": 1,
     "transaction.state.log.num.partitions": 1,
 }
-_AGENT_SETTINGS = {"groups": GroupSettings(group_initial_rebalance_delay_ms=0, topics_refresh_ms=1)}
+_GROUPS = GroupSettings(group_initial_rebalance_delay_ms=0, topics_refresh_ms=1)
 _FAMILIES = [
     transactions.before_a_transaction,
     transactions.without_kip_890,
@@ -75,47 +84,90 @@ _FAMILIES = [
 ]
 
 
-def _name(family: Callable[[Session], None]) -> str:
+_FAMILIES_OF_LOCAL_TOPICS = [
+    transactions.before_a_transaction,
+    transactions.without_kip_890,
+    transactions.offsets_in_transactions,
+    transactions.fenced_producers,
+    transactions.with_kip_890,
+    transactions.mixed_batches,
+    transactions.producer_ids,
+    records.validation,
+    records.look_ups,
+    records.deletions,
+    fetch_sessions.fetch_sessions,
+]
+
+
+def _name(family: Family) -> str:
     return f"{family.__module__.rpartition('.')[2]}.{family.__name__}"
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """Run a Kafka broker, and return its address."""
+def in_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Run a Kafka broker, and return a function that runs a family on it, once."""
     directory = tmp_path_factory.mktemp("kafka") / "logs"
     directory.mkdir()
     with kafka_broker(directory, settings=_KAFKA_SETTINGS) as broker:
         host, _, port = broker.address.rpartition(":")
-        yield host, int(port)
+        yield cache(partial(_run, (host, int(port))))
 
 
 @pytest.fixture(scope="module")
-def agent(postgres: PostgresForTests, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """Run an agent, and return its address."""
+def in_agent(postgres: PostgresForTests, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Run an agent with topics in the object store, and return a function that runs a family on it."""
+    with _agent(postgres, tmp_path_factory.mktemp("agent")) as address:
+        yield partial(_run, address)
+
+
+@pytest.fixture(scope="module")
+def in_local_topics(postgres: PostgresForTests, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Run an agent with local topics, and return a function that runs a family on it."""
+    directory = tmp_path_factory.mktemp("agent")
+    local = LocalTierSettings(local_topics=".*")
+    with _agent(postgres, directory, local_directories=(directory / "disk",), local_tier=local) as address:
+        yield partial(_run, address)
+
+
+@contextmanager
+def _agent(postgres: PostgresForTests, directory: Path, **settings: object) -> Iterator[tuple[str, int]]:
     clock = SystemClock()
     ids = SystemIds(clock)
     url = postgres.create()
     with open_catalog(url, clock, ids, limits=PATIENT) as catalog:
-        store = FaultyStore(LocalStore(tmp_path_factory.mktemp("objects"), ids))
-        thread = BrokerThread(catalog, store, clock, ids, _AGENT_SETTINGS)
-        thread.start()
-        yield thread.host_and_port
-        thread.stop()
+        store = FaultyStore(LocalStore(directory / "objects", ids))
+        agent = BrokerThread(catalog, store, clock, ids, {"groups": _GROUPS, **settings})
+        agent.start()
+        yield agent.host_and_port
+        agent.stop()
         store.close()
     postgres.drop(url)
 
 
 @pytest.mark.parametrize("family", _FAMILIES, ids=_name)
-def test_each_difference_from_kafka_is_documented(
-    family: Callable[[Session], None], kafka: tuple[str, int], agent: tuple[str, int]
-) -> None:
+def test_each_difference_from_kafka_is_documented(family: Family, in_kafka: Run, in_agent: Run) -> None:
     """An agent responds as Kafka does, except where the documentation says otherwise."""
-    in_kafka, in_agent = _run(family, kafka), _run(family, agent)
-    found = {step: (in_kafka[step], in_agent[step]) for step in in_kafka if in_kafka[step] != in_agent[step]}
-    assert found == {each.step: (each.kafka, each.agent) for each in DIFFERENCES.get(family, ())}
+    assert _different(in_kafka(family), in_agent(family)) == _listed(DIFFERENCES, family)
 
 
-def _run(family: Callable[[Session], None], address: tuple[str, int]) -> dict[str, object]:
+@pytest.mark.parametrize("family", _FAMILIES_OF_LOCAL_TOPICS, ids=_name)
+def test_each_difference_of_local_topics_is_documented(
+    family: Family, in_kafka: Run, in_local_topics: Run
+) -> None:
+    """The same holds for topics on the disks of the agent."""
+    listed = _listed(DIFFERENCES_OF_LOCAL_TOPICS, family)
+    assert _different(in_kafka(family), in_local_topics(family)) == listed
+
+
+def test_the_documentation_states_the_reason_of_each_difference() -> None:
+    """Each reason is a sentence, or a row of a table, of its page."""
+    for differences in (DIFFERENCES, DIFFERENCES_OF_LOCAL_TOPICS):
+        assert differences.keys() <= {*_FAMILIES}
+        for each in chain.from_iterable(differences.values()):
+            assert each.reason in " ".join((_DOCS / each.page).read_text().split()), each
+
+
+def _run(address: tuple[str, int], family: Family) -> dict[str, object]:
     with Wire(address) as wire, Wire(address) as second:
         session = Session(wire, second)
         session.find_coordinators()
@@ -123,7 +175,13 @@ def _run(family: Callable[[Session], None], address: tuple[str, int]) -> dict[st
         return session.seen
 
 
-def test_the_documentation_states_the_reason_of_each_difference() -> None:
-    """Each reason is a sentence, or a row of a table, of its page."""
-    for each in (difference for listed in DIFFERENCES.values() for difference in listed):
-        assert each.reason in " ".join((_DOCS / each.page).read_text().split()), each
+def _different(kafka: dict[str, object], agent: dict[str, object]) -> dict[str, tuple[object, object]]:
+    """Return the responses to each step for which they differ."""
+    assert kafka.keys() == agent.keys()
+    return {step: (kafka[step], agent[step]) for step in kafka if kafka[step] != agent[step]}
+
+
+def _listed(
+    differences: Mapping[Family, Sequence[Difference]], family: Family
+) -> dict[str, tuple[object, object]]:
+    return {each.step: (each.kafka, each.agent) for each in differences.get(family, ())}
