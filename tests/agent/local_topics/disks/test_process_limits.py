@@ -67,6 +67,9 @@ def test_an_append_that_waits_does_not_block_the_stop(
     producer.produce("rock", b"b", partition=0)
     producer.flush(0)
     until(lambda: process_limits.waiting == 1)
+    storage = broker.agent.data.local_logs.storage
+    assert storage is not None
     broker.stop()
     until(lambda: process_limits.waiting == 0)
+    storage.close()  # the end of the process would do it
     producer.purge()
