@@ -278,9 +278,9 @@ class Transactions:
         have been added, unless `adds_group` (KIP-890): then this call adds it, and begins the transaction if
         there is none. If a partition occurs several times, its last offset counts.
 
-        `arrived_at` is the monotonic time of this process when it received the request, None for now. Without
-        KIP-890, the next transaction has the same epoch. So the offsets do not become those of a transaction
-        that began after their arrival, as in `end_all`: they may be older than its own.
+        `arrived_at` is the monotonic time of this process when it received the request. Without KIP-890, the
+        next transaction has the same epoch. So the offsets do not become those of a transaction that began
+        after their arrival, as in `end_all`: they may be older than its own. None leaves this check out.
         """
         group_id, claim_id, generation = group
         last = {(each.topic_id, each.partition): each for each in offsets}

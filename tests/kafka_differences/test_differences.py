@@ -57,7 +57,7 @@ _KAFKA_SETTINGS = {
     "transaction.state.log.num.partitions": 1,
 }
 _GROUPS = GroupSettings(group_initial_rebalance_delay_ms=0, topics_refresh_ms=1)
-_FAMILIES = [
+_FAMILIES_OF_RECORDS = [
     transactions.before_a_transaction,
     transactions.without_kip_890,
     transactions.offsets_in_transactions,
@@ -69,6 +69,10 @@ _FAMILIES = [
     records.look_ups,
     records.deletions,
     fetch_sessions.fetch_sessions,
+]
+"""The families whose responses may depend on where the records of a topic are stored."""
+_FAMILIES = [
+    *_FAMILIES_OF_RECORDS,
     offsets.offsets_of_groups,
     classic_groups.dynamic_members,
     classic_groups.static_members,
@@ -81,21 +85,6 @@ _FAMILIES = [
     administration.topics,
     administration.settings,
     administration.quotas,
-]
-
-
-_FAMILIES_OF_LOCAL_TOPICS = [
-    transactions.before_a_transaction,
-    transactions.without_kip_890,
-    transactions.offsets_in_transactions,
-    transactions.fenced_producers,
-    transactions.with_kip_890,
-    transactions.mixed_batches,
-    transactions.producer_ids,
-    records.validation,
-    records.look_ups,
-    records.deletions,
-    fetch_sessions.fetch_sessions,
 ]
 
 
@@ -150,7 +139,7 @@ def test_each_difference_from_kafka_is_documented(family: Family, in_kafka: Run,
     assert _different(in_kafka(family), in_agent(family)) == _listed(DIFFERENCES, family)
 
 
-@pytest.mark.parametrize("family", _FAMILIES_OF_LOCAL_TOPICS, ids=_name)
+@pytest.mark.parametrize("family", _FAMILIES_OF_RECORDS, ids=_name)
 def test_each_difference_of_local_topics_is_documented(
     family: Family, in_kafka: Run, in_local_topics: Run
 ) -> None:

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 MAX_AGE_MS: Final = 24 * 3_600_000
 """Time for which a topic counts as known after the catalog had it.
 
-The catalog remembers a deleted topic for much longer (`LOCAL_TOPIC_KEPT_MS`). So a topic that is known, and
-of which the catalog has no row, was not deleted: its creation was lost.
+The catalog remembers a deleted topic for much longer (`LOCAL_TOPIC_KEPT_MS`). So if it has no row of a known
+topic, the topic was not deleted: its creation was lost.
 """
 
 
 class KnownTopic(NamedTuple):
-    """Local topic as the catalog had it in an epoch or a later one, at a time in milliseconds or later."""
+    """Local topic as the catalog had it.
+
+    `epoch` and `noted_ms` are the epoch of the catalog and the time in milliseconds then, or earlier ones.
+    """
 
     topic: Topic
     epoch: int
@@ -58,7 +61,8 @@ class KnownTopics:
     def note(self, topics: Iterable[Topic], reading: Reading) -> None:
         """Note those of the topics that are local, as the catalog has returned them.
 
-        A topic stays as it is if a log of a partition was created during the reading that it lacks here.
+        A topic that was noted with more partitions since the reading began stays as it is: the reading may be
+        older than the log of one of them.
         """
         with self._lock:
             for topic in topics:
@@ -88,7 +92,7 @@ class KnownTopics:
             return set(self._topics)
 
     def forget(self, topic_ids: Iterable[UUID]) -> None:
-        """Forget topics of which no log is left."""
+        """Forget topics that have no log any more."""
         with self._lock:
             for topic_id in topic_ids:
                 self._topics.pop(topic_id, None)
